@@ -1,4 +1,4 @@
-"""Add to this environment what pip cannot install as declared: this machine's build of vLLM, and a small model.
+"""Add to this environment what pip cannot install as declared: this machine's vLLM, and a small model.
 
 usage: python tools/engine.py    (exit status 0: there now, or there is no build for this machine)
 """

@@ -50,7 +50,7 @@ def isolated_environment(package: str) -> dict[str, str]:
 
 
 def groups(args: list[str]) -> Iterator[tuple[str, list[str]]]:
-    """Name and pytest arguments of each group of tests; where `args` has paths, only of those that hold them."""
+    """Name and pytest arguments of each group of tests; where `args` has paths, of those alone."""
     paths = [a for a in args if a.startswith(("packages", "tests"))]
     options = [a for a in args if a not in paths]
     for name in [*TEST_REQUIREMENTS, "workspace"]:

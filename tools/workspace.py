@@ -52,8 +52,8 @@ def declared(requirements: Iterable[str]) -> set[str]:
 
 def undeclared(requirements: Iterable[str]) -> tuple[set[str], set[str]]:
     """Installed distributions that the requirements do not bring, and the modules that only these own."""
-    visible = {*declared(requirements), "pip", "setuptools"}
-    owners = {
+    visible: set[str] = {*declared(requirements), "pip", "setuptools"}
+    owners: dict[str, set[str]] = {
         module: set(map(canonicalize_name, names))
         for module, names in metadata.packages_distributions().items()
     }
