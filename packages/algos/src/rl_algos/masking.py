@@ -1,0 +1,81 @@
+"""Masked statistics. Masking is selection: what lies under the mask cannot matter, not even NaN or
+infinity."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from rl_algos.errors import ShapeError
+from rl_algos.validation import check_floating, check_mask, compute_dtype
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+def select(x: Tensor, mask: Tensor) -> Tensor:
+    """Return `x` where the bool `mask` is set and 0 elsewhere, with gradient exactly 0 elsewhere."""
+    return torch.where(mask, x, 0)
+
+
+def masked_sum(values: Tensor, mask: Tensor, axis: int | None = None) -> Tensor:
+    """Sum of `values` over the selected entries (of `axis`, or of all), in float32 or float64.
+
+    `values` and `mask` have one shape. Nothing selected gives 0.
+    """
+    check_floating("values", values)
+    chosen = select(values.to(compute_dtype(values)), check_mask(mask, values.shape, "mask"))
+    return chosen.sum() if axis is None else chosen.sum(dim=axis)
+
+
+def masked_mean(values: Tensor, mask: Tensor, axis: int | None = None) -> Tensor:
+    """Mean of `values` over the selected entries (of `axis`, or of all); 0 where nothing is selected."""
+    total = masked_sum(values, mask, axis)
+    chosen = check_mask(mask, values.shape, "mask")
+    count = chosen.sum() if axis is None else chosen.sum(dim=axis)
+    return total / count.clamp(min=1)
+
+
+def masked_var(values: Tensor, mask: Tensor, unbiased: bool = True) -> Tensor:
+    """Variance of the selected entries (divisor n - 1 or n); 0 for one entry or none, and for equal ones."""
+    check_floating("values", values)
+    chosen = values[check_mask(mask, values.shape, "mask")].double()
+    return _variance(chosen, unbiased).to(compute_dtype(values))
+
+
+def masked_whiten(values: Tensor, mask: Tensor, shift_mean: bool = True, epsilon: float = 1e-8) -> Tensor:
+    """Whiten the selected entries: `(x - mean) / sqrt(var + epsilon)`, unbiased variance; 0 elsewhere.
+
+    `values`, `mask` `[B, T]`. With `shift_mean=False` the mean is added back. Equal entries (also: one)
+    become exactly 0, or their mean.
+    """
+    check_floating("values", values)
+    chosen = check_mask(mask, values.shape, "mask")
+    flat = whiten_flat(values[chosen].double(), shift_mean, epsilon)
+    return scatter_flat(flat, chosen, compute_dtype(values))
+
+
+def whiten_flat(flat: Tensor, shift_mean: bool = True, epsilon: float = 1e-8) -> Tensor:
+    """Whiten a 1-D float64 tensor of selected entries; see `masked_whiten`."""
+    if flat.numel() == 0:
+        return flat
+    mean = flat.mean()
+    if bool(flat.max() == flat.min()):
+        return torch.zeros_like(flat) if shift_mean else flat.clone()
+    whitened = (flat - mean) * torch.rsqrt(_variance(flat, unbiased=True) + epsilon)
+    return whitened if shift_mean else whitened + mean
+
+
+def scatter_flat(flat: Tensor, mask: Tensor, dtype: torch.dtype) -> Tensor:
+    """Put the selected entries `flat` back to their places in the shape of the bool `mask`; 0 elsewhere."""
+    if flat.dim() != 1:
+        raise ShapeError(f"flat has shape {tuple(flat.shape)}, expected one dimension")
+    out = torch.zeros(mask.shape, dtype=dtype, device=flat.device)
+    return out.masked_scatter_(mask, flat.to(dtype))
+
+
+def _variance(flat: Tensor, unbiased: bool) -> Tensor:
+    if flat.numel() < 2 or bool(flat.max() == flat.min()):
+        return flat.new_zeros(())
+    return flat.var(correction=1 if unbiased else 0)

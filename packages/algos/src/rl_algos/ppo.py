@@ -1,0 +1,165 @@
+"""PPO's clipped policy loss with dual clip, and DAPO's clip-higher.
+
+PPO: Schulman et al. 2017, https://arxiv.org/abs/1707.06347. Dual clip: Ye et al. 2020,
+https://arxiv.org/abs/1912.09729. Clip-higher: Yu et al. 2025, https://arxiv.org/abs/2503.14476.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Unpack
+
+import torch
+
+from rl_algos.errors import OptionError
+from rl_algos.metrics import Metric
+from rl_algos.registry import register_policy_loss
+from rl_algos.token_loss import (
+    PolicyLossOutput,
+    Rows,
+    TokenLoss,
+    Weighting,
+    clamp_log_ratio,
+    evaluate,
+    ratio_metrics,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from torch import Tensor
+
+
+def clip_bounds(
+    clip_ratio: float | None, clip_ratio_low: float | None, clip_ratio_high: float | None
+) -> tuple[float, float]:
+    """Return (low, high): a bound that is not given is `clip_ratio`."""
+    low = clip_ratio if clip_ratio_low is None else clip_ratio_low
+    high = clip_ratio if clip_ratio_high is None else clip_ratio_high
+    if low is None or high is None:
+        raise OptionError("give clip_ratio, or both clip_ratio_low and clip_ratio_high")
+    if low < 0 or high < 0:
+        raise OptionError(f"clip bounds are distances from 1, got low={low}, high={high}: expected both >= 0")
+    return low, high
+
+
+@register_policy_loss("vanilla")
+def compute_policy_loss_vanilla(
+    old_log_prob: Tensor,
+    log_prob: Tensor,
+    advantages: Tensor,
+    response_mask: Tensor,
+    *,
+    clip_ratio: float | None = 0.2,
+    clip_ratio_low: float | None = None,
+    clip_ratio_high: float | None = None,
+    clip_ratio_c: float = 3.0,
+    **weighting: Unpack[Weighting],
+) -> PolicyLossOutput:
+    r"""PPO's clipped surrogate with dual clip.
+
+    With r = exp(log_prob - old_log_prob), the log-ratio clamped to plus or minus 20:
+
+        loss = max(-A r, -A clip(r, 1 - low, 1 + high)),   for A < 0 at most -A c
+
+    Args:
+        old_log_prob, log_prob, advantages: floating `[B, T]`; the gradient goes to `log_prob`.
+        response_mask: `[B, T]`, bool, int or float; what lies under it has no influence and gradient exactly
+            0.
+        clip_ratio: bound for each side that is not given on its own.
+        clip_ratio_low, clip_ratio_high: distances from 1.
+        clip_ratio_c: the dual clip, above 1.
+        weighting: see `Weighting`; `row_weights` or `loss_agg_mode` is required.
+
+    Returns:
+        `(loss, metrics)`: scalar float32 or float64; `pg_clipfrac`, `pg_clipfrac_lower` (dual clip),
+        `ppo_kl`, `ratio_clampfrac`. Without a selected token the loss and gradient are 0.
+    """
+    low, high = clip_bounds(clip_ratio, clip_ratio_low, clip_ratio_high)
+    token_loss = clipped_surrogate(low, high, clip_ratio_c)
+    return evaluate(token_loss, old_log_prob, log_prob, advantages, response_mask, **weighting)
+
+
+@register_policy_loss("clip_higher")
+def compute_policy_loss_clip_higher(
+    old_log_prob: Tensor,
+    log_prob: Tensor,
+    advantages: Tensor,
+    response_mask: Tensor,
+    *,
+    clip_ratio_low: float = 0.2,
+    clip_ratio_high: float = 0.28,
+    clip_ratio_c: float = 10.0,
+    **weighting: Unpack[Weighting],
+) -> PolicyLossOutput:
+    """`compute_policy_loss_vanilla` with DAPO's bounds: more room upwards, so that rare tokens can grow."""
+    token_loss = clipped_surrogate(clip_ratio_low, clip_ratio_high, clip_ratio_c)
+    return evaluate(token_loss, old_log_prob, log_prob, advantages, response_mask, **weighting)
+
+
+def compute_policy_loss(
+    old_log_prob: Tensor,
+    log_prob: Tensor,
+    advantages: Tensor,
+    response_mask: Tensor,
+    cliprange: float | None = None,
+    cliprange_low: float | None = None,
+    cliprange_high: float | None = None,
+    clip_ratio_c: float = 3.0,
+    loss_agg_mode: str = "token-mean",
+    *,
+    norm_constant: float | None = None,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """PPO loss of one whole mini-batch under its classic name; see `compute_policy_loss_vanilla`.
+
+    `cliprange` holds for each side that is not given on its own.
+
+    Returns:
+        `(pg_loss, pg_clipfrac, ppo_kl, pg_clipfrac_lower)`, scalars.
+    """
+    loss, metrics = compute_policy_loss_vanilla(
+        old_log_prob,
+        log_prob,
+        advantages,
+        response_mask,
+        clip_ratio=cliprange,
+        clip_ratio_low=cliprange_low,
+        clip_ratio_high=cliprange_high,
+        clip_ratio_c=clip_ratio_c,
+        loss_agg_mode=loss_agg_mode,
+        norm_constant=norm_constant,
+    )
+    names = ("pg_clipfrac", "ppo_kl", "pg_clipfrac_lower")
+    clipfrac, kl, lower = (metrics[name].value().to(loss.dtype) for name in names)
+    return loss, clipfrac, kl, lower
+
+
+def clipped_surrogate(low: float, high: float, dual: float) -> Callable[[Rows], TokenLoss]:
+    """Return the per-token loss with its gradient in closed form: `-A r` where no bound holds, else 0."""
+    if dual <= 1.0:
+        raise OptionError(f"clip_ratio_c is {dual}, expected a value above 1")
+
+    def token_loss(rows: Rows) -> TokenLoss:
+        log_ratio = rows.log_ratio.detach()
+        ratio = clamp_log_ratio(log_ratio).exp()
+        negative = rows.advantages < 0
+        upper = torch.where(negative, dual, 1.0 + high)
+        lower = torch.where(negative, 1.0 - low, 0.0)
+        bounded = torch.minimum(torch.maximum(ratio, lower), upper)
+        loss = -rows.advantages * bounded
+        free = bounded == ratio
+        gradient = loss * free
+        metrics = ratio_metrics(log_ratio, rows.mask)
+        metrics.update(_clip_metrics(free, ratio, negative, rows))
+        return TokenLoss(loss, metrics, gradient)
+
+    return token_loss
+
+
+def _clip_metrics(free: Tensor, ratio: Tensor, negative: Tensor, rows: Rows) -> dict[str, Metric]:
+    clipped = ~free & (rows.advantages != 0)
+    dual = clipped & negative & (ratio > 1.0)
+    tokens = rows.lengths.sum()
+    return {
+        "pg_clipfrac": Metric.mean_of_sum((clipped & ~dual).sum(), tokens),
+        "pg_clipfrac_lower": Metric.mean_of_sum(dual.sum(), tokens),
+    }

@@ -1,0 +1,102 @@
+"""REINFORCE++ and its group-baseline form (Hu et al. 2025, https://arxiv.org/abs/2501.03262)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from rl_algos.action_scan import discounted_suffix_sums, scan_actions
+from rl_algos.groups import GroupIndex, group_stats
+from rl_algos.masking import scatter_flat, whiten_flat
+from rl_algos.outcome import outcome
+from rl_algos.registry import AdvantageEstimator, register_adv_est
+from rl_algos.validation import check_mask, check_range, check_tokens, compute_dtype
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@register_adv_est(AdvantageEstimator.REINFORCE_PLUS_PLUS)
+def compute_reinforce_plus_plus_outcome_advantage(
+    token_level_rewards: Tensor, response_mask: Tensor, gamma: float = 1.0, whiten: bool = True
+) -> tuple[Tensor, Tensor]:
+    r"""Discounted return of each action, whitened over the batch.
+
+        R_k = r_k + gamma R_{k+1},   A = (R - mean) / sqrt(var + 1e-8)
+
+    k counts the row's selected tokens: returns pass over observation tokens without decay. Mean and variance
+    (n - 1) are over all selected tokens; equal returns give exactly 0.
+
+    Args:
+        token_level_rewards: floating `[B, T]`; rewards outside the mask do not count.
+        response_mask: `[B, T]`, bool, int or float.
+        gamma: discount per action, from 0 to 1.
+        whiten: False returns the raw returns as advantages.
+
+    Returns:
+        `(advantages, returns)` `[B, T]`, float32 (float64 for float64 rewards), 0 outside the mask.
+    """
+    mask = check_mask(response_mask, check_tokens(token_level_rewards=token_level_rewards))
+    check_range("gamma", gamma, 0.0, 1.0)
+    with torch.no_grad():
+        returns = discounted_returns_flat(token_level_rewards, mask, gamma)
+        dtype = compute_dtype(token_level_rewards)
+        advantages = whiten_flat(returns) if whiten else returns
+        return scatter_flat(advantages, mask, dtype), scatter_flat(returns, mask, dtype)
+
+
+@register_adv_est(AdvantageEstimator.REINFORCE_PLUS_PLUS_BASELINE)
+def compute_reinforce_plus_plus_baseline_outcome_advantage(
+    token_level_rewards: Tensor, response_mask: Tensor, index: GroupIndex, whiten: bool = True
+) -> tuple[Tensor, Tensor]:
+    r"""Score minus its group's mean, spread over the row's tokens and whitened over the batch.
+
+        A_i = s_i - mean(s in the group of i),   then (A - mean) / sqrt(var + 1e-8) over tokens
+
+    Rows of constant groups and of groups of one enter the whitening with 0; rows without a selected token
+    count nowhere. With no informative group all advantages are exactly 0.
+
+    Args:
+        token_level_rewards: floating `[B, T]`; a row's score is the sum over its selected tokens.
+        response_mask: `[B, T]`, bool, int or float.
+        index: `[B]` prompt ids.
+        whiten: False leaves out the second step.
+
+    Returns:
+        `(advantages, returns)`, twice the same tensor `[B, T]`, float32 or float64, 0 outside the mask.
+    """
+    with torch.no_grad():
+        rows = outcome(token_level_rewards, response_mask)
+        stats = group_stats(rows.scores, index, rows.counted)
+        centred = torch.where(stats.informative, rows.scores - stats.mean[stats.codes], 0)
+        advantages = rows.to_tokens(_whiten_rows(centred, rows.mask) if whiten else centred)
+        return advantages, advantages
+
+
+def compute_discounted_returns(
+    token_level_rewards: Tensor, response_mask: Tensor, gamma: float = 1.0
+) -> Tensor:
+    """Return `R_k = r_k + gamma R_{k+1}` over each row's selected tokens, `[B, T]`, 0 outside the mask."""
+    mask = check_mask(response_mask, check_tokens(token_level_rewards=token_level_rewards))
+    check_range("gamma", gamma, 0.0, 1.0)
+    with torch.no_grad():
+        flat = discounted_returns_flat(token_level_rewards, mask, gamma)
+        return scatter_flat(flat, mask, compute_dtype(token_level_rewards))
+
+
+def discounted_returns_flat(rewards: Tensor, mask: Tensor, gamma: float) -> Tensor:
+    """Discounted returns of the selected tokens in row-major order, float64."""
+    return scan_actions(mask, (rewards,), lambda compacted, _: discounted_suffix_sums(compacted[0], gamma))
+
+
+def _whiten_rows(values: Tensor, mask: Tensor) -> Tensor:
+    """Whiten one value per row `[B]` as if it stood on each of the row's selected tokens."""
+    lengths = mask.sum(dim=1).double()
+    present = values[lengths > 0]
+    if present.numel() == 0 or bool(present.max() == present.min()):
+        return torch.zeros_like(values)
+    tokens = lengths.sum()
+    mean = (lengths * values).sum() / tokens
+    variance = (lengths * (values - mean).square()).sum() / (tokens - 1)
+    return torch.where(lengths > 0, (values - mean) * torch.rsqrt(variance + 1e-8), 0)
