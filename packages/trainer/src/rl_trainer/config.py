@@ -1,0 +1,153 @@
+"""The configuration tree: `data actor_rollout_ref critic reward algorithm trainer`.
+
+Plain dataclasses with flat keys; the line under a field is its documentation, and `rl-trainer keys`
+prints it. The packages that build a thing own its dataclass; this module composes them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from rl_workers import ActorRolloutRefConfig, CriticConfig, RewardModelConfig
+
+
+@dataclass
+class DataConfig:
+    """Which prompts are trained on and validated on."""
+
+    train_files: list[str] = field(default_factory=list)
+    """JSONL or Parquet files of training prompts."""
+    val_files: list[str] = field(default_factory=list)
+    """Files of validation prompts; empty: no validation."""
+    prompt_key: str = "prompt"
+    """Column that holds the prompt: a string or a list of chat messages."""
+    train_batch_size: int = 256
+    """Prompts in one training step; each is sampled `rollout.n` times."""
+    max_prompt_length: int = 512
+    """Longest prompt, in tokens."""
+    max_response_length: int = 512
+    """Longest response, in tokens."""
+    filter_overlong_prompts: bool = True
+    """Leave out (and count) prompts longer than `max_prompt_length`; otherwise they are an error."""
+    shuffle: bool = True
+    """Shuffle the training prompts anew in each epoch, as a function of the seed and the epoch."""
+
+
+@dataclass
+class RewardConfig:
+    """How a response becomes a number."""
+
+    function: str = ""
+    """Rule reward: `package.module:name` or `path/to/file.py:name`; see docs/trainer/rewards.md."""
+    timeout_s: float = 30.0
+    """Longest time for one row; a row that takes longer is left out of the step and counted."""
+    num_processes: int = 1
+    """Processes that compute rule rewards side by side."""
+    model_enable: bool = False
+    """Add the score of a reward model to the rule reward."""
+    model: RewardModelConfig = field(default_factory=RewardModelConfig)
+    """The reward model, read where `model_enable` is set."""
+    overlong_buffer_len: int = 0
+    """DAPO's soft overlong penalty: its last so many tokens cost up to `overlong_penalty_factor`; 0: off."""
+    overlong_penalty_factor: float = 1.0
+    """Largest overlong penalty."""
+
+
+@dataclass
+class KLControlConfig:
+    """Coefficient of the KL penalty in the reward."""
+
+    type: str = "fixed"
+    """`fixed` or `adaptive` (Ziegler et al. 2019)."""
+    kl_coef: float = 0.001
+    """(Initial) coefficient."""
+    horizon: int = 10000
+    """Adaptive: samples over which the coefficient reacts."""
+    target_kl: float = 0.1
+    """Adaptive: KL to hold."""
+
+
+@dataclass
+class AlgorithmConfig:
+    """From rewards to advantages."""
+
+    adv_estimator: str = "gae"
+    """Advantage estimator by its registered name: gae, grpo, rloo, reinforce_plus_plus, ..."""
+    gamma: float = 1.0
+    """Discount per token."""
+    lam: float = 1.0
+    """GAE's lambda."""
+    norm_adv_by_std_in_grpo: bool = True
+    """Divide group advantages by the group's standard deviation (False: Dr. GRPO)."""
+    use_kl_in_reward: bool = False
+    """Subtract `kl_ctrl.kl_coef` times the KL to the reference policy from each token's reward."""
+    kl_penalty: str = "k1"
+    """KL estimator in the reward: k1, k2, k3, abs."""
+    kl_ctrl: KLControlConfig = field(default_factory=KLControlConfig)
+    """The coefficient's controller."""
+
+
+@dataclass
+class TrainerConfig:
+    """How long, where, and what is kept."""
+
+    total_epochs: int = 1
+    """Passes over the training prompts, where `total_training_steps` does not say otherwise."""
+    total_training_steps: int = -1
+    """Steps to train; -1: as many as `total_epochs` gives."""
+    nnodes: int = 1
+    """Nodes of the cluster that hold workers."""
+    n_workers_per_node: int = 0
+    """Worker processes per node; 0: one for each GPU, or on CPU one for each core up to two."""
+    n_gpus_per_node: int = 0
+    """The name by which `n_workers_per_node` is known on CUDA; means the same."""
+    device: str = "auto"
+    """`auto` (CUDA where there is one), `cpu` or `cuda`."""
+    ray_address: str = ""
+    """Cluster to join (`auto`: the one this machine belongs to); empty: start one on this machine."""
+    seed: int = 0
+    """Decides the order of prompts and, with step and row, every sample."""
+    project_name: str = "rl"
+    """Name of the project in trackers."""
+    experiment_name: str = "run"
+    """Name of the run in trackers."""
+    default_local_dir: str = "runs/run"
+    """The run's folder: metrics, configuration, samples, checkpoints, exported model, logs."""
+    logger: list[str] = field(default_factory=list)
+    """Trackers beside `metrics.jsonl`: `tensorboard`, `wandb`."""
+    val_before_train: bool = True
+    """Validate once before the first step."""
+    val_n: int = 1
+    """Answers per validation prompt, sampled as `actor_rollout_ref.rollout.val` says."""
+    test_freq: int = -1
+    """Validate every so many steps; -1: only at the end."""
+    save_freq: int = -1
+    """Save a checkpoint every so many steps; -1: only at the end."""
+    max_ckpt_to_keep: int = 2
+    """Checkpoints kept; older ones are deleted once a newer one is complete."""
+    resume_mode: str = "auto"
+    """`auto`: go on from the run folder's newest checkpoint; `disable`: an error if there is one."""
+    critic_warmup: int = 0
+    """Steps in which only the critic is trained."""
+    export_at_end: bool = True
+    """Write the trained actor as a Hugging Face model to `<run>/export`."""
+    timeout_s: float = 3600.0
+    """Longest wait for any one call to the workers; the error says which call it was."""
+
+
+@dataclass
+class PPOConfig:
+    """The whole tree."""
+
+    data: DataConfig = field(default_factory=DataConfig)
+    """Prompts."""
+    actor_rollout_ref: ActorRolloutRefConfig = field(default_factory=ActorRolloutRefConfig)
+    """Policy: its model, its training, its generation engine and its reference."""
+    critic: CriticConfig = field(default_factory=CriticConfig)
+    """Value model, read where the estimator needs values (gae)."""
+    reward: RewardConfig = field(default_factory=RewardConfig)
+    """Rewards."""
+    algorithm: AlgorithmConfig = field(default_factory=AlgorithmConfig)
+    """Advantages."""
+    trainer: TrainerConfig = field(default_factory=TrainerConfig)
+    """Run."""

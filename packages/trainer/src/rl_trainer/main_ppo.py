@@ -1,0 +1,104 @@
+"""`python -m rl_trainer.main_ppo [config.yaml] key=value ...`: start or join a cluster and train."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, cast
+
+import ray
+
+from .config import PPOConfig
+from .config_loading import load_config
+from .display import Display
+from .errors import RLTrainerError, TrainingError
+from .plan import resolve
+from .ray_trainer import FitResult
+from .task_runner import TaskRunner
+
+START_TIMEOUT_S = 120.0
+
+
+def run_ppo(config: PPOConfig, runner_class: type[TaskRunner] = TaskRunner, display: Display | None = None) -> FitResult:
+    """Check the configuration, get a cluster, train, and leave no process behind.
+
+    Args:
+        config: not yet resolved; it is checked before Ray starts.
+        runner_class: the driver program.
+        display: where events are shown; None: the terminal.
+
+    Raises:
+        ConfigError: the configuration does not fit together.
+        TrainingError: the run failed; the message holds the cause.
+    """
+    resolve(config)
+    with cluster(config), display or Display() as screen:
+        remote: Any = ray.remote(num_cpus=0, max_concurrency=2)(runner_class)
+        runner = remote.remote()
+        result = runner.run.remote(config)
+        try:
+            while not ray.wait([result], timeout=0)[0]:
+                for event in ray.get(runner.next_events.remote(0.5), timeout=START_TIMEOUT_S):
+                    screen.show(event)
+            for event in ray.get(runner.next_events.remote(0.0), timeout=START_TIMEOUT_S):
+                screen.show(event)
+            return cast(FitResult, ray.get(result))
+        except ray.exceptions.RayTaskError as error:
+            cause = error.cause if isinstance(error.cause, RLTrainerError) else None
+            raise (cause or TrainingError(f"the run failed; logs: {config.trainer.default_local_dir}/logs\n{error}")) from error
+        finally:
+            ray.kill(runner)
+
+
+@contextmanager
+def cluster(config: PPOConfig) -> Iterator[None]:
+    """A Ray cluster for the time of a run: the one that is named, else one of our own on this machine."""
+    if ray.is_initialized():
+        yield
+        return
+    address = config.trainer.ray_address or os.environ.get("RAY_ADDRESS", "")
+    options: dict[str, Any] = {"address": address} if address else _own_cluster(config)
+    ray.init(log_to_driver=False, logging_level="ERROR", configure_logging=False, **options)
+    try:
+        yield
+    finally:
+        ray.shutdown()
+
+
+def _own_cluster(config: PPOConfig) -> dict[str, Any]:
+    workers = config.trainer.n_workers_per_node * config.trainer.nnodes
+    return {
+        "address": "local",
+        "num_cpus": max(workers, os.cpu_count() or 1),
+        "include_dashboard": False,
+        "object_store_memory": 1 << 30,
+    }
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Command line; returns the exit status."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    source = words.pop(0) if words and "=" not in words[0] else None
+    try:
+        result = run_ppo(load_config(source, words))
+    except RLTrainerError as error:
+        sys.stderr.write(f"error: {error}\n")
+        return 2
+    except KeyboardInterrupt:
+        sys.stderr.write("interrupted; the last checkpoint is kept, run the same command to go on\n")
+        return 130
+    sys.stdout.write(summary(result) + "\n")
+    return 0
+
+
+def summary(result: FitResult) -> str:
+    """The run's last line."""
+    minutes = result.training_seconds / 60
+    scores = f"validation {result.val_before:.3f} before, {result.val_after:.3f} after"
+    return f"done: {scores}; {result.steps} steps in {minutes:.1f} minutes of training"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,153 @@
+"""The arithmetic of a run, checked before anything starts."""
+
+from __future__ import annotations
+
+import math
+import os
+from pathlib import Path
+
+import torch
+from rl_algos import get_adv_estimator_fn, get_policy_loss_fn
+from rl_algos.errors import RLAlgosError
+from rl_workers.errors import RLWorkersError
+
+from .advantages import needs_values
+from .config import PPOConfig
+from .errors import ConfigError
+from .reward_process import load_reward_function
+from .tracking import check_trackers
+
+
+def resolve(config: PPOConfig) -> PPOConfig:
+    """Fill in what follows from other keys, in place, and check that the whole fits together.
+
+    Raises:
+        ConfigError: the first contradiction found; it names the keys, the rule and the fix.
+    """
+    policy, data, trainer = config.actor_rollout_ref, config.data, config.trainer
+    policy.rollout.prompt_length, policy.rollout.response_length = data.max_prompt_length, data.max_response_length
+    if trainer.device == "auto":
+        trainer.device = "cuda" if torch.cuda.is_available() else "cpu"
+    policy.device = config.critic.device = config.reward.model.device = trainer.device
+    policy.seed = config.critic.seed = trainer.seed
+    config.critic.model.path = config.critic.model.path or policy.model.path
+    trainer.n_workers_per_node = workers_per_node(config)
+    _check_data(config)
+    _check_algorithm(config)
+    _check_batch(config)
+    _check_trainer(config)
+    _check_parts(config)
+    return config
+
+
+def workers_per_node(config: PPOConfig) -> int:
+    """Worker processes per node: as configured, else one per GPU, else one per core up to two."""
+    trainer = config.trainer
+    given = trainer.n_workers_per_node or trainer.n_gpus_per_node
+    if given:
+        return given
+    if trainer.ray_address:
+        raise ConfigError("trainer.n_workers_per_node must be set when trainer.ray_address names a cluster")
+    return torch.cuda.device_count() if trainer.device == "cuda" else min(2, os.cpu_count() or 1)
+
+
+def optimizer_steps_per_batch(config: PPOConfig) -> int:
+    """Optimizer steps of the policy in one training step (full batches)."""
+    actor = config.actor_rollout_ref.actor
+    return math.ceil(config.data.train_batch_size / actor.ppo_mini_batch_size) * actor.ppo_epochs
+
+
+def total_training_steps(config: PPOConfig, prompts: int) -> int:
+    """Training steps of the run, given the number of training prompts."""
+    if config.trainer.total_training_steps >= 0:
+        return config.trainer.total_training_steps
+    return math.ceil(prompts * config.trainer.total_epochs / config.data.train_batch_size)
+
+
+def _check_data(config: PPOConfig) -> None:
+    data = config.data
+    for key, files in (("train_files", data.train_files), ("val_files", data.val_files)):
+        for file in files:
+            if not Path(file).is_file():
+                raise ConfigError(f"data.{key}: there is no file {file}")
+    if not data.train_files:
+        raise ConfigError("data.train_files is empty: name at least one JSONL or Parquet file of prompts")
+    _positive(data.train_batch_size, "data.train_batch_size")
+    _positive(data.max_prompt_length, "data.max_prompt_length")
+    _positive(data.max_response_length, "data.max_response_length")
+
+
+def _check_algorithm(config: PPOConfig) -> None:
+    try:
+        get_adv_estimator_fn(config.algorithm.adv_estimator)
+        get_policy_loss_fn(config.actor_rollout_ref.actor.policy_loss.loss_mode)
+    except RLAlgosError as error:
+        raise ConfigError(f"algorithm.adv_estimator or actor.policy_loss.loss_mode: {error}") from error
+    if config.algorithm.kl_ctrl.type not in ("fixed", "adaptive"):
+        raise ConfigError(f"algorithm.kl_ctrl.type={config.algorithm.kl_ctrl.type!r}: choose fixed or adaptive")
+    if config.actor_rollout_ref.rollout.n < 2 and config.algorithm.adv_estimator in ("grpo", "rloo"):
+        raise ConfigError(
+            f"algorithm.adv_estimator={config.algorithm.adv_estimator} compares the responses of one prompt: "
+            f"set actor_rollout_ref.rollout.n to 2 or more (it is {config.actor_rollout_ref.rollout.n})"
+        )
+
+
+def _check_batch(config: PPOConfig) -> None:
+    data, policy = config.data, config.actor_rollout_ref
+    longest = data.max_prompt_length + data.max_response_length
+    batches = [("actor_rollout_ref.actor", policy.actor.ppo_mini_batch_size, policy.actor.ppo_epochs)]
+    budgets = [("actor_rollout_ref.actor.ppo_max_token_len_per_gpu", policy.actor.ppo_max_token_len_per_gpu)]
+    if needs_values(config.algorithm.adv_estimator):
+        batches.append(("critic", config.critic.ppo_mini_batch_size, config.critic.ppo_epochs))
+        budgets.append(("critic.ppo_max_token_len_per_gpu", config.critic.ppo_max_token_len_per_gpu))
+    for group, size, epochs in batches:
+        _positive(size, f"{group}.ppo_mini_batch_size")
+        _positive(epochs, f"{group}.ppo_epochs")
+        if size > data.train_batch_size:
+            raise ConfigError(
+                f"{group}.ppo_mini_batch_size={size} is more than data.train_batch_size="
+                f"{data.train_batch_size} (both count prompts): lower the first or raise the second"
+            )
+    for key, budget in budgets:
+        if budget < longest:
+            raise ConfigError(
+                f"{key}={budget} is less than the longest possible row, data.max_prompt_length + "
+                f"data.max_response_length = {data.max_prompt_length} + {data.max_response_length} = "
+                f"{longest} tokens: raise it to {longest} or more"
+            )
+
+
+def _check_trainer(config: PPOConfig) -> None:
+    trainer = config.trainer
+    if not config.reward.function:
+        raise ConfigError("reward.function is empty: name a reward as package.module:name or file.py:name")
+    load_reward_function(config.reward.function)
+    check_trackers(trainer.logger)
+    if trainer.resume_mode not in ("auto", "disable"):
+        raise ConfigError(f"trainer.resume_mode={trainer.resume_mode!r}: choose auto or disable")
+    if trainer.n_workers_per_node and trainer.n_gpus_per_node not in (0, trainer.n_workers_per_node):
+        raise ConfigError("trainer.n_gpus_per_node and trainer.n_workers_per_node mean the same: set one")
+    if trainer.device == "cuda" and not torch.cuda.is_available() and not trainer.ray_address:
+        raise ConfigError("trainer.device=cuda, but torch sees no CUDA device here: use cpu or auto")
+    for key in ("max_ckpt_to_keep", "timeout_s", "total_epochs", "nnodes"):
+        _positive(getattr(trainer, key), f"trainer.{key}")
+
+
+def _check_parts(config: PPOConfig) -> None:
+    """The packages' own checks of their own keys."""
+    try:
+        config.actor_rollout_ref.validate()
+        if needs_values(config.algorithm.adv_estimator):
+            config.critic.validate()
+    except RLWorkersError as error:
+        raise ConfigError(str(error)) from error
+    model = config.actor_rollout_ref.model.path
+    if not (Path(model) / "config.json").is_file():
+        raise ConfigError(
+            f"actor_rollout_ref.model.path={model!r} is not a folder with a Hugging Face model (config.json)"
+        )
+
+
+def _positive(value: float, key: str) -> None:
+    if value <= 0:
+        raise ConfigError(f"{key}={value}: must be positive")
