@@ -50,14 +50,18 @@ def declared(requirements: Iterable[str]) -> set[str]:
     return {name for name, _ in seen}
 
 
-def undeclared(requirements: Iterable[str]) -> tuple[set[str], set[str]]:
-    """Installed distributions that the requirements do not bring, and the modules that only these own."""
-    visible: set[str] = {*declared(requirements), "pip", "setuptools"}
+def module_owners() -> dict[str, set[str]]:
+    """The installed top-level modules and the canonical names of the distributions that they belong to."""
     owners: dict[str, set[str]] = {
         module: set(map(canonicalize_name, names))
         for module, names in metadata.packages_distributions().items()
     }
-    installed: set[str] = {canonicalize_name(d.name) for d in metadata.distributions()}
     # An editable install lists no modules: ours are named after their distribution.
-    owners.update({name.replace("-", "_"): {name} for name in installed if name.startswith("rl-")})
-    return installed - visible, {module for module, names in owners.items() if not names & visible}
+    return owners | {f"rl_{package}": {f"rl-{package}"} for package in TEST_REQUIREMENTS}
+
+
+def undeclared(requirements: Iterable[str]) -> tuple[set[str], set[str]]:
+    """Installed distributions that the requirements do not bring, and the modules that only these own."""
+    visible: set[str] = {*declared(requirements), "pip", "setuptools"}
+    installed: set[str] = {canonicalize_name(d.name) for d in metadata.distributions()}
+    return installed - visible, {module for module, names in module_owners().items() if not names & visible}

@@ -1,7 +1,7 @@
 """Hides distributions from every Python process that starts with this folder on PYTHONPATH.
 
-`tools/run_tests.py` uses it to run a package's tests as if only what the package declares were installed: in
-the pytest process, and in the Ray actors and other Python processes that the tests start. It is cheaper than an
+`tools/run_tests.py` runs the tests of a package with it, as if only what that declares were installed: in the
+pytest process, and in the Ray actors and other processes that the tests start. It is cheaper than an
 environment for each package, and stricter than a check of the imports in the sources.
 """
 

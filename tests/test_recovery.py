@@ -1,0 +1,70 @@
+"""A run that is killed at any point goes on as if it had never been."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from rl_trainer.tiny import tiny_overrides
+
+TIMINGS = ("timing_s/", "perf/")
+STEPS = 8
+
+
+def command(folder: Path) -> list[str]:
+    return [
+        sys.executable,
+        "-m",
+        "rl_trainer.main_ppo",
+        "tiny_grpo",
+        *tiny_overrides(folder),
+        "actor_rollout_ref.rollout.name=hf",
+        "trainer.n_workers_per_node=2",
+        f"trainer.total_training_steps={STEPS}",
+        "trainer.save_freq=2",
+    ]
+
+
+def metrics(folder: Path) -> list[dict[str, Any]]:
+    lines = [json.loads(line) for line in (folder / "run" / "metrics.jsonl").read_text().splitlines()]
+    return [{key: x for key, x in line.items() if not key.startswith(TIMINGS)} for line in lines]
+
+
+def last_step(folder: Path) -> int:
+    file = folder / "run" / "metrics.jsonl"
+    return file.read_text().count("\n") - 1 if file.exists() else 0
+
+
+def kill_tree(process: subprocess.Popen[bytes]) -> None:
+    """SIGKILL to the program and everything that it started."""
+    tree = [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]
+    for member in tree:
+        member.send_signal(signal.SIGKILL)
+    process.wait(timeout=30)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+def test_a_killed_run_resumes_with_the_metrics_of_one_that_was_not(tmp_path: Path) -> None:
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    environment = os.environ | {"RAY_AUTH_MODE": "disabled"}
+    subprocess.run(command(whole), check=True, timeout=180, env=environment)
+    process = subprocess.Popen(command(killed), env=environment)
+    deadline = time.monotonic() + 120
+    while last_step(killed) < 5:
+        assert process.poll() is None and time.monotonic() < deadline, "the run to be killed did not train"
+        time.sleep(0.05)
+    kill_tree(process)
+    subprocess.run(command(killed), check=True, timeout=180, env=environment)
+    resumed, unbroken = metrics(killed), metrics(whole)
+    assert [line["step"] for line in resumed] == list(range(STEPS + 1))
+    assert resumed == unbroken
