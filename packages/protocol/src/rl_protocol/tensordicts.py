@@ -1,0 +1,52 @@
+"""DataProto to and from one TensorDict that also carries the non-tensor columns."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from tensordict import NonTensorData, NonTensorStack, TensorDict, TensorDictBase
+
+from rl_protocol.data_proto import DataProto
+from rl_protocol.errors import ColumnConflictError
+from rl_protocol.wire import object_array
+
+
+def to_tensordict(data: DataProto) -> TensorDict:
+    """Tensors as they are (jagged ones too), object columns as per-row stacks, `meta_info` as whole data."""
+    tensors = {} if data.batch is None else dict(data.batch.items())
+    clash = sorted({*tensors, *data.non_tensor_batch} & {*data.meta_info})
+    if clash:
+        raise ColumnConflictError(
+            f"{clash} name a column and a meta_info entry; a TensorDict has one space for both."
+        )
+    merged = TensorDict(tensors, batch_size=[len(data)])
+    for name, column in data.non_tensor_batch.items():
+        merged.set(
+            name, NonTensorStack(*[NonTensorData(item) for item in column]) if len(column) else _no_rows()
+        )
+    for name, value in data.meta_info.items():
+        merged.set_non_tensor(name, value)
+    return merged
+
+
+def _no_rows() -> NonTensorStack:
+    return NonTensorStack(NonTensorData(None))[:0]
+
+
+def from_tensordict(data: TensorDictBase, meta_info: Mapping[str, Any] | None = None) -> DataProto:
+    """The inverse of `to_tensordict`; entries of `meta_info` are added to those found in `data`."""
+    tensors: dict[str, Any] = {}
+    objects: dict[str, Any] = {}
+    meta: dict[str, Any] = {}
+    for name in data.keys():  # noqa: SIM118 - a TensorDict iterates over rows
+        value = data._get_str(name, default=None)  # type: ignore[no-untyped-call]
+        if isinstance(value, NonTensorStack):
+            objects[name] = object_array([value[row].data for row in range(len(value))])
+        elif isinstance(value, NonTensorData):
+            meta[name] = value.data
+        else:
+            tensors[name] = value
+    rows = data.batch_size[:1]
+    batch = TensorDict(tensors, batch_size=rows) if tensors or not objects else None
+    return DataProto(batch, objects, {**meta, **(meta_info or {})})

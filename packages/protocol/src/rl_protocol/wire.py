@@ -1,0 +1,147 @@
+"""The pickled form of a batch: tensors and numeric arrays travel out of band.
+
+With pickle protocol 5 and a buffer callback (Ray's object store, for one) no element is copied into the
+pickle stream, and a reader maps the memory. Such a reader's tensors are views of shared memory that torch
+lets you write: call `DataProto.clone()` before in-place work.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from tensordict import TensorDict, TensorDictBase
+
+from rl_protocol.errors import ColumnTypeError
+from rl_protocol.rows import jagged_from_parts, jagged_parts
+
+# dtypes that numpy does not know travel as integers of the same width
+_CARRIER = {
+    torch.bfloat16: torch.int16,
+    torch.float8_e4m3fn: torch.uint8,
+    torch.float8_e5m2: torch.uint8,
+    torch.float8_e4m3fnuz: torch.uint8,
+    torch.float8_e5m2fnuz: torch.uint8,
+}
+
+
+class Encoder:
+    """Turns columns into picklable values and sums up their bytes."""
+
+    def __init__(self) -> None:
+        self.nbytes = 0
+
+    def tensor(self, tensor: torch.Tensor) -> tuple[Any, ...]:
+        """A tensor as `(array, dtype name or None)`, or as `("jagged", values, lengths)`."""
+        if tensor.is_nested:
+            if tensor.layout != torch.jagged:
+                raise ColumnTypeError(
+                    "nested tensors must have the jagged layout: nested_tensor(..., layout=torch.jagged)."
+                )
+            values, lengths = jagged_parts(tensor)
+            return ("jagged", self.tensor(values), self.tensor(lengths))
+        if tensor.layout != torch.strided:
+            raise ColumnTypeError(f"a tensor of layout {tensor.layout} cannot be sent: make it dense first.")
+        dense = tensor.detach().resolve_conj().resolve_neg().cpu().contiguous()
+        self.nbytes += dense.nbytes
+        carrier = _CARRIER.get(dense.dtype)
+        if carrier is None:
+            return (dense.numpy(), None)
+        return (dense.view(carrier).numpy(), str(dense.dtype).removeprefix("torch."))
+
+    def column(self, column: Any) -> Any:
+        """A tensor column, nested TensorDicts included."""
+        if isinstance(column, TensorDictBase):
+            return {
+                "rows": tuple(column.batch_size),
+                "columns": {k: self.column(v) for k, v in column.items()},
+            }
+        return self.tensor(column)
+
+    def value(self, value: Any) -> Any:
+        """A value of `meta_info` or of an object column: tensors inside it are boxed, the rest is kept."""
+        if isinstance(value, str | bytes):
+            self.nbytes += len(value)
+            return value
+        if isinstance(value, torch.Tensor):
+            return _TensorBox(self.tensor(value))
+        if isinstance(value, np.ndarray):
+            if value.dtype == object:
+                return self.array(value)
+            self.nbytes += value.nbytes
+            return value
+        if type(value) is dict:
+            boxed = {key: self.value(item) for key, item in value.items()}
+            return boxed if any(boxed[key] is not value[key] for key in boxed) else value
+        if type(value) in (list, tuple):
+            items = [self.value(item) for item in value]
+            if all(new is old for new, old in zip(items, value, strict=True)):
+                return value
+            return type(value)(items)
+        self.nbytes += 8
+        return value
+
+    def array(self, array: np.ndarray[Any, Any]) -> Any:
+        """A non-tensor column. Numeric arrays are kept; object arrays become a boxed list of their items."""
+        if array.dtype != object:
+            self.nbytes += array.nbytes
+            return array
+        return _ObjectBox(array.shape, [self.value(item) for item in array.flat])
+
+
+class _TensorBox:
+    """Pickles as a call that yields the tensor itself."""
+
+    def __init__(self, encoded: tuple[Any, ...]) -> None:
+        self.encoded = encoded
+
+    def __reduce__(self) -> Any:
+        return (decode_tensor, self.encoded)
+
+
+class _ObjectBox:
+    """Pickles as a call that yields the object array itself."""
+
+    def __init__(self, shape: tuple[int, ...], items: list[Any]) -> None:
+        self.shape, self.items = shape, items
+
+    def __reduce__(self) -> Any:
+        return (object_array, (self.items, self.shape))
+
+
+def object_array(items: list[Any], shape: tuple[int, ...] | None = None) -> np.ndarray[Any, Any]:
+    """Items as an object array of the given shape (default: 1-D), without numpy guessing at nested lists."""
+    array = np.empty(len(items), dtype=object)
+    for position, item in enumerate(items):
+        array[position] = item
+    return array if shape is None else array.reshape(shape)
+
+
+def decode_tensor(data: Any, second: Any, lengths: Any = None) -> torch.Tensor:
+    """The inverse of `Encoder.tensor`."""
+    if lengths is not None:
+        return jagged_from_parts(decode_tensor(*second), decode_tensor(*lengths))
+    if data.flags.writeable:
+        tensor = torch.from_numpy(data)
+    else:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # read-only memory: the reader promised not to write, or clones
+            tensor = torch.from_numpy(data)
+    return tensor if second is None else tensor.view(getattr(torch, second))
+
+
+def decode_column(encoded: Any) -> Any:
+    """The inverse of `Encoder.column`."""
+    if isinstance(encoded, dict):
+        return TensorDict(
+            {k: decode_column(v) for k, v in encoded["columns"].items()}, batch_size=list(encoded["rows"])
+        )
+    return decode_tensor(*encoded)
+
+
+def encode_columns(columns: Mapping[str, Any], encoder: Encoder) -> dict[str, Any]:
+    """All tensor columns of a batch."""
+    return {name: encoder.column(column) for name, column in columns.items()}
