@@ -77,7 +77,24 @@ def test_readme_example_runs_with_what_the_package_declares(package: str, tmp_pa
     assert f"rl_{package}" in example, (
         f"packages/{package}/README.md has no Python example that uses the package"
     )
-    run(sys.executable, "-c", example, cwd=tmp_path, env=isolated_environment(package))
+    command = [sys.executable, "-c", example]
+    done = subprocess.run(
+        command, cwd=tmp_path, env=isolated_environment(package), capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_isolation_hides_modules_metadata_and_plugins_of_what_is_not_declared() -> None:
+    program = (
+        "import importlib.util, importlib.metadata as m, torch, rl_algos\n"
+        "assert importlib.util.find_spec('ray') is None and importlib.util.find_spec('rl_protocol') is None\n"
+        "assert 'ray' not in {d.name for d in m.distributions()} and m.version('torch')\n"
+        "assert not {'anyio', 'typeguard'} & {e.name for e in m.entry_points(group='pytest11')}"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=isolated_environment("algos"), capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.slow

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.metadata as metadata
 import re
 from collections.abc import Iterable
@@ -50,6 +51,7 @@ def declared(requirements: Iterable[str]) -> set[str]:
     return {name for name, _ in seen}
 
 
+@functools.cache
 def module_owners() -> dict[str, set[str]]:
     """The installed top-level modules and the canonical names of the distributions that they belong to."""
     owners: dict[str, set[str]] = {

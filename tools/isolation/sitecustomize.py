@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import re
+import site
 import sys
 from importlib.machinery import ModuleSpec, PathFinder
 from typing import TYPE_CHECKING
@@ -18,6 +19,7 @@ if TYPE_CHECKING:  # every process that starts pays for what is imported here
     from importlib.metadata import Distribution, DistributionFinder
     from types import ModuleType
 
+INSTALLED = frozenset(site.getsitepackages())
 HIDDEN_MODULES = frozenset(os.environ.get("RL_HIDDEN_MODULES", "").split())
 HIDDEN_DISTRIBUTIONS = frozenset(os.environ.get("RL_HIDDEN_DISTRIBUTIONS", "").split())
 
@@ -30,8 +32,10 @@ class DeclaredFinder(PathFinder):
         cls, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         """A module's spec; None, as for one that is not installed, where it is hidden."""
-        hidden = fullname.partition(".")[0] in HIDDEN_MODULES
-        return None if hidden else PathFinder.find_spec(fullname, path, target)
+        if path is None and fullname in HIDDEN_MODULES:
+            # Not hidden: the copies of distributions that others carry in folders of their own, as Ray does.
+            path = [p for p in sys.path if p not in INSTALLED and not p.endswith(f"{os.sep}src")]
+        return PathFinder.find_spec(fullname, path, target)
 
     @classmethod
     def find_distributions(cls, *args: DistributionFinder.Context) -> Iterator[Distribution]:  # type: ignore[override]
