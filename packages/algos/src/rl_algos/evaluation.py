@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from rl_algos.errors import OptionError, ShapeError
-from rl_algos.groups import GroupIndex, group_codes
+from rl_algos.groups import GroupIndex, group_codes, pair_codes
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -78,13 +78,12 @@ def compute_maj_at_k(answers: GroupIndex, correct: Tensor, index: GroupIndex) ->
     """
     rows = correct.shape[0]
     prompts, n_prompts = group_codes(index, rows)
-    votes, n_votes = group_codes(answers, rows)
-    pairs, pair_of_row = torch.unique(prompts * n_votes + votes.to(prompts.device), return_inverse=True)
-    count = torch.zeros(pairs.numel(), dtype=torch.float64).index_add_(
-        0, pair_of_row, torch.ones(rows).double()
-    )
+    votes, _ = group_codes(answers, rows)
+    prompts, votes = prompts.cpu(), votes.cpu()
+    pair_of_row, n_pairs = pair_codes(prompts, votes)
+    count = torch.zeros(n_pairs, dtype=torch.float64).index_add_(0, pair_of_row, torch.ones(rows).double())
     score = torch.zeros_like(count).index_add_(0, pair_of_row, correct.double().cpu()) / count
-    prompt_of_pair = pairs // n_votes
+    prompt_of_pair = torch.zeros(n_pairs, dtype=torch.int64).index_copy_(0, pair_of_row, prompts)
     most = torch.zeros(n_prompts, dtype=torch.float64).scatter_reduce_(0, prompt_of_pair, count, "amax")
     winner = (count == most[prompt_of_pair]).double()
     total = torch.zeros_like(most).index_add_(0, prompt_of_pair, winner * score)

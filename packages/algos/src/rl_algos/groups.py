@@ -37,6 +37,13 @@ def group_codes(index: GroupIndex, rows: int) -> tuple[Tensor, int]:
     return torch.tensor(codes, dtype=torch.int64), len(table)
 
 
+def pair_codes(first: Tensor, second: Tensor) -> tuple[Tensor, int]:
+    """Return codes of the pairs of two codings `[B]` of non-negative integers, and the number of pairs."""
+    width = int(second.max()) + 1 if second.numel() else 1
+    unique, codes = torch.unique(first * width + second, return_inverse=True)
+    return codes, unique.numel()
+
+
 def _tensor_codes(index: Tensor, rows: int) -> tuple[Tensor, int]:
     if index.shape != (rows,):
         raise ShapeError(f"index has shape {tuple(index.shape)}, expected ({rows},): one id per row")
@@ -83,6 +90,17 @@ class GroupStats:
         return torch.zeros_like(self.total).index_add_(
             0, self.codes, torch.where(self.counted, values.double(), 0)
         )
+
+
+def informative_groups(outcomes: Tensor, index: GroupIndex, counted: Tensor | None = None) -> Tensor:
+    """Bool `[B]`: rows of groups that hold two different raw outcomes (DAPO's dynamic sampling keeps these).
+
+    `outcomes` `[B]` are the raw scores, before any shaping: a penalty would make every group look
+    informative. `counted` bool `[B]` leaves rows out of the decision, and out of the result.
+    """
+    if counted is None:
+        counted = torch.ones_like(outcomes, dtype=torch.bool)
+    return group_stats(outcomes, index, counted).informative
 
 
 def group_stats(scores: Tensor, index: GroupIndex, counted: Tensor) -> GroupStats:

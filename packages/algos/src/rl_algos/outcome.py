@@ -42,3 +42,15 @@ def outcome(token_level_rewards: Tensor, response_mask: Tensor) -> Outcome:
 def selected_row_sums(x: Tensor, mask: Tensor) -> Tensor:
     """Sum of `x` `[B, T]` over each row's selected entries, float64 `[B]`."""
     return torch.where(mask, x, 0).sum(dim=1, dtype=torch.float64)
+
+
+def whiten_rows(values: Tensor, mask: Tensor) -> Tensor:
+    """Whiten one value per row `[B]` as if it stood on each of the row's selected tokens."""
+    lengths = mask.sum(dim=1).double()
+    present = values[lengths > 0]
+    if present.numel() == 0 or bool(present.max() == present.min()):
+        return torch.zeros_like(values)
+    tokens = lengths.sum()
+    mean = (lengths * values).sum() / tokens
+    variance = (lengths * (values - mean).square()).sum() / (tokens - 1)
+    return torch.where(lengths > 0, (values - mean) * torch.rsqrt(variance + 1e-8), 0)

@@ -14,13 +14,14 @@ from rl_algos.errors import OptionError
 from rl_algos.metrics import Metric
 from rl_algos.registry import register_policy_loss
 from rl_algos.token_loss import (
+    LOG_RATIO_LIMIT,
     PolicyLossOutput,
     Rows,
     TokenLoss,
     Weighting,
+    choose,
     clamp_log_ratio,
     evaluate,
-    ratio_metrics,
 )
 
 if TYPE_CHECKING:
@@ -134,32 +135,38 @@ def compute_policy_loss(
 
 
 def clipped_surrogate(low: float, high: float, dual: float) -> Callable[[Rows], TokenLoss]:
-    """Return the per-token loss with its gradient in closed form: `-A r` where no bound holds, else 0."""
+    """Return the per-token loss of PPO with dual clip."""
     if dual <= 1.0:
         raise OptionError(f"clip_ratio_c is {dual}, expected a value above 1")
 
     def token_loss(rows: Rows) -> TokenLoss:
-        log_ratio = rows.log_ratio.detach()
-        ratio = clamp_log_ratio(log_ratio).exp()
-        negative = rows.advantages < 0
-        upper = torch.where(negative, dual, 1.0 + high)
-        lower = torch.where(negative, 1.0 - low, 0.0)
-        bounded = torch.minimum(torch.maximum(ratio, lower), upper)
-        loss = -rows.advantages * bounded
-        free = bounded == ratio
-        gradient = loss * free
-        metrics = ratio_metrics(log_ratio, rows.mask)
-        metrics.update(_clip_metrics(free, ratio, negative, rows))
-        return TokenLoss(loss, metrics, gradient)
+        return bounded_loss(rows, rows.log_ratio.detach(), low, high, dual)
 
     return token_loss
 
 
-def _clip_metrics(free: Tensor, ratio: Tensor, negative: Tensor, rows: Rows) -> dict[str, Metric]:
+def bounded_loss(
+    rows: Rows, log_ratio: Tensor, low: float, high: float, dual: float = float("inf")
+) -> TokenLoss:
+    """Clipped surrogate of a ratio, with its gradient in closed form: `-A r` where no bound holds, else 0.
+
+    For A >= 0 it is `-A min(r, 1 + high)`; for A < 0 `-A` times r between `1 - low` and `dual`.
+    """
+    ratio = clamp_log_ratio(log_ratio).exp()
+    negative = rows.advantages < 0
+    upper = choose(negative, dual, 1.0 + high, ratio)
+    lower = choose(negative, 1.0 - low, 0.0, ratio)
+    bounded = torch.minimum(torch.maximum(ratio, lower), upper)
+    loss = -rows.advantages * bounded
+    free = bounded == ratio
     clipped = ~free & (rows.advantages != 0)
-    dual = clipped & negative & (ratio > 1.0)
+    beyond_dual = clipped & negative & (ratio > 1.0)
+    beyond = log_ratio.abs() > LOG_RATIO_LIMIT
     tokens = rows.lengths.sum()
-    return {
-        "pg_clipfrac": Metric.mean_of_sum((clipped & ~dual).sum(), tokens),
-        "pg_clipfrac_lower": Metric.mean_of_sum(dual.sum(), tokens),
+    metrics = {
+        "pg_clipfrac": Metric.mean_of_sum((clipped & ~beyond_dual).sum(), tokens),
+        "pg_clipfrac_lower": Metric.mean_of_sum(beyond_dual.sum(), tokens),
+        "ppo_kl": Metric.mean_of_sum(-rows.log_ratio.detach().sum(), tokens),
+        "ratio_clampfrac": Metric.mean_of_sum((beyond & rows.mask).sum(), tokens),
     }
+    return TokenLoss(loss, metrics, loss * (free & ~beyond))

@@ -49,12 +49,14 @@ class AdvEstSpec:
 
     `inputs`: names of the per-row or per-token inputs beside `token_level_rewards` and `response_mask`.
     `options`: the other keywords, with their defaults.
+    `non_negative_scores`: it takes no negative score.
     """
 
     name: str
     fn: AdvEstFn
     inputs: tuple[str, ...]
     options: dict[str, Any]
+    non_negative_scores: bool = False
 
 
 @dataclass(frozen=True)
@@ -84,7 +86,9 @@ LOSS_INPUTS = ("old_log_prob", "log_prob", "advantages", "response_mask")
 WEIGHTING = ("row_weights", "loss_agg_mode", "norm_constant", "prompt_index", "rollout_is_weights", "anchor")
 
 
-def register_adv_est(name: str | AdvantageEstimator, *, inputs: tuple[str, ...] = ()) -> Callable[[_Fn], _Fn]:
+def register_adv_est(
+    name: str | AdvantageEstimator, *, inputs: tuple[str, ...] = (), non_negative_scores: bool = False
+) -> Callable[[_Fn], _Fn]:
     """Register an advantage estimator under `name`; the decorated function is returned unchanged.
 
     It is called with keywords only, `fn(token_level_rewards=[B, T], response_mask=[B, T], **those it names)`,
@@ -96,7 +100,7 @@ def register_adv_est(name: str | AdvantageEstimator, *, inputs: tuple[str, ...] 
 
     def decorate(fn: _Fn) -> _Fn:
         needed, options = _split_signature(fn, TOKEN_INPUTS, inputs)
-        _add(ADV_ESTIMATOR_REGISTRY, key, AdvEstSpec(key, fn, needed, options))
+        _add(ADV_ESTIMATOR_REGISTRY, key, AdvEstSpec(key, fn, needed, options, non_negative_scores))
         return fn
 
     return decorate

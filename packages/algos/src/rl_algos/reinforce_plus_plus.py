@@ -9,7 +9,7 @@ import torch
 from rl_algos.action_scan import discounted_suffix_sums, scan_actions
 from rl_algos.groups import GroupIndex, group_stats
 from rl_algos.masking import scatter_flat, whiten_flat
-from rl_algos.outcome import outcome
+from rl_algos.outcome import outcome, whiten_rows
 from rl_algos.registry import AdvantageEstimator, register_adv_est
 from rl_algos.validation import check_mask, check_range, check_tokens, compute_dtype
 
@@ -70,7 +70,7 @@ def compute_reinforce_plus_plus_baseline_outcome_advantage(
         rows = outcome(token_level_rewards, response_mask)
         stats = group_stats(rows.scores, index, rows.counted)
         centred = torch.where(stats.informative, rows.scores - stats.mean[stats.codes], 0)
-        advantages = rows.to_tokens(_whiten_rows(centred, rows.mask) if whiten else centred)
+        advantages = rows.to_tokens(whiten_rows(centred, rows.mask) if whiten else centred)
         return advantages, advantages
 
 
@@ -88,15 +88,3 @@ def compute_discounted_returns(
 def discounted_returns_flat(rewards: Tensor, mask: Tensor, gamma: float) -> Tensor:
     """Discounted returns of the selected tokens in row-major order, float64."""
     return scan_actions(mask, (rewards,), lambda compacted, _: discounted_suffix_sums(compacted[0], gamma))
-
-
-def _whiten_rows(values: Tensor, mask: Tensor) -> Tensor:
-    """Whiten one value per row `[B]` as if it stood on each of the row's selected tokens."""
-    lengths = mask.sum(dim=1).double()
-    present = values[lengths > 0]
-    if present.numel() == 0 or bool(present.max() == present.min()):
-        return torch.zeros_like(values)
-    tokens = lengths.sum()
-    mean = (lengths * values).sum() / tokens
-    variance = (lengths * (values - mean).square()).sum() / (tokens - 1)
-    return torch.where(lengths > 0, (values - mean) * torch.rsqrt(variance + 1e-8), 0)

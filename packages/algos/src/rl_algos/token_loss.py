@@ -85,6 +85,13 @@ class TokenLoss:
     gradient: Tensor | None = None
 
 
+def choose(condition: Tensor, yes: float, no: float, like: Tensor) -> Tensor:
+    """Return `yes` where the condition holds and `no` elsewhere, in the dtype of `like` (not float32)."""
+    chosen = torch.full((), yes, dtype=like.dtype, device=like.device)
+    other = torch.full((), no, dtype=like.dtype, device=like.device)
+    return torch.where(condition, chosen, other)
+
+
 def clamp_log_ratio(log_ratio: Tensor) -> Tensor:
     """Clamp to plus or minus 20, so that its exponential is finite in float32; gradient 0 beyond."""
     return log_ratio.clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)

@@ -1,0 +1,187 @@
+"""Clip-Cov and KL-Cov: hold back the few tokens that drain entropy (https://arxiv.org/abs/2505.22617).
+
+The tokens are chosen over the whole mini-batch, by a function of its own; the losses take the choice.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Unpack
+
+import torch
+
+from rl_algos.errors import DTypeError, OptionError, ShapeError
+from rl_algos.masking import select
+from rl_algos.metrics import Metric
+from rl_algos.ppo import bounded_loss, clip_bounds
+from rl_algos.registry import register_policy_loss
+from rl_algos.token_loss import (
+    PolicyLossOutput,
+    Rows,
+    TokenLoss,
+    Weighting,
+    clamp_log_ratio,
+    evaluate,
+    ratio_metrics,
+)
+from rl_algos.validation import check_mask, check_tokens
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+def select_clip_cov_tokens(
+    old_log_prob: Tensor,
+    log_prob: Tensor,
+    advantages: Tensor,
+    response_mask: Tensor,
+    *,
+    clip_ratio: float | None = 0.2,
+    clip_ratio_low: float | None = None,
+    clip_ratio_high: float | None = None,
+    clip_cov_ratio: float = 0.0002,
+    clip_cov_lb: float = 1.0,
+    clip_cov_ub: float = 5.0,
+    generator: torch.Generator | None = None,
+) -> Tensor:
+    r"""Choose Clip-Cov's tokens on the global mini-batch: a random few of those whose covariance is in
+    bounds.
+
+        cov_t = (A_t - mean A)(log_prob_t - mean log_prob),   lb < cov_t < ub, not clipped by PPO already
+
+    Args:
+        old_log_prob, log_prob, advantages: floating `[B, T]` of the global mini-batch.
+        response_mask: `[B, T]`.
+        clip_ratio, clip_ratio_low, clip_ratio_high: PPO's bounds, as in the loss.
+        clip_cov_ratio: share of the selected tokens to choose, at least one token.
+        clip_cov_lb, clip_cov_ub: open bounds on the covariance.
+        generator: for the draw (CPU); the default one if None.
+
+    Returns:
+        bool `[B, T]`; cut it with the rows and pass it as `selected`.
+    """
+    low, high = clip_bounds(clip_ratio, clip_ratio_low, clip_ratio_high)
+    _check_share("clip_cov_ratio", clip_cov_ratio)
+    with torch.no_grad():
+        mask, covariance = _covariance(log_prob, advantages, response_mask)
+        check_tokens(log_prob.shape, old_log_prob=old_log_prob)
+        ratio = clamp_log_ratio(select(log_prob, mask) - select(old_log_prob, mask)).exp()
+        gain = select(advantages, mask)
+        clipped = ((gain > 0) & (ratio > 1.0 + high)) | ((gain < 0) & (ratio < 1.0 - low))
+        candidates = mask & ~clipped & (covariance > clip_cov_lb) & (covariance < clip_cov_ub)
+        places = candidates.flatten().nonzero()[:, 0]
+        number = max(1, int(clip_cov_ratio * int(mask.sum())))
+        drawn = torch.randperm(places.numel(), generator=generator)[:number].to(places.device)
+        chosen = torch.zeros(mask.numel(), dtype=torch.bool, device=mask.device)
+        chosen[places[drawn]] = True
+        return chosen.view(mask.shape)
+
+
+def select_kl_cov_tokens(
+    log_prob: Tensor, advantages: Tensor, response_mask: Tensor, *, kl_cov_ratio: float = 0.0002
+) -> Tensor:
+    """Choose KL-Cov's tokens on the global mini-batch: the share with the largest covariance, at least one.
+
+    Arguments and result as in `select_clip_cov_tokens`; with no token in the mask nothing is chosen.
+    """
+    _check_share("kl_cov_ratio", kl_cov_ratio)
+    with torch.no_grad():
+        mask, covariance = _covariance(log_prob, advantages, response_mask)
+        tokens = int(mask.sum())
+        chosen = torch.zeros(mask.numel(), dtype=torch.bool, device=mask.device)
+        if tokens:
+            ranked = torch.where(mask, covariance, float("-inf")).flatten()
+            chosen[ranked.topk(max(1, int(tokens * kl_cov_ratio))).indices] = True
+        return chosen.view(mask.shape)
+
+
+@register_policy_loss("clip_cov")
+def compute_policy_loss_clip_cov(
+    old_log_prob: Tensor,
+    log_prob: Tensor,
+    advantages: Tensor,
+    response_mask: Tensor,
+    selected: Tensor,
+    *,
+    clip_ratio: float | None = 0.2,
+    clip_ratio_low: float | None = None,
+    clip_ratio_high: float | None = None,
+    **weighting: Unpack[Weighting],
+) -> PolicyLossOutput:
+    r"""PPO's clipped surrogate (without dual clip) with the chosen tokens taken out of it.
+
+        loss = max(-A r, -A clip(r, 1 - low, 1 + high)),   0 for chosen tokens
+
+    Args:
+        selected: bool `[B, T]`: these rows of `select_clip_cov_tokens(global mini-batch)`.
+
+    Other arguments as for `vanilla`. Metrics: `cov_clipfrac` (chosen tokens), `pg_clipfrac`, `ppo_kl`,
+    `ratio_clampfrac`.
+    """
+    low, high = clip_bounds(clip_ratio, clip_ratio_low, clip_ratio_high)
+    _check_selected(selected, log_prob)
+
+    def token_loss(rows: Rows) -> TokenLoss:
+        free = ~rows.extras["selected"]
+        result = bounded_loss(rows, rows.log_ratio.detach(), low, high)
+        assert result.gradient is not None
+        metrics = {**result.metrics, "cov_clipfrac": Metric.mean((~free).float(), rows.mask)}
+        return TokenLoss(result.loss * free, metrics, result.gradient * free)
+
+    inputs = (old_log_prob, log_prob, advantages, response_mask)
+    return evaluate(token_loss, *inputs, extras={"selected": selected}, **weighting)
+
+
+@register_policy_loss("kl_cov")
+def compute_policy_loss_kl_cov(
+    old_log_prob: Tensor,
+    log_prob: Tensor,
+    advantages: Tensor,
+    response_mask: Tensor,
+    selected: Tensor,
+    *,
+    ppo_kl_coef: float = 1.0,
+    **weighting: Unpack[Weighting],
+) -> PolicyLossOutput:
+    r"""Unclipped surrogate with a penalty on the chosen tokens.
+
+        loss = -A r,   plus ppo_kl_coef |log_prob - old_log_prob| for chosen tokens
+
+    Args:
+        selected: bool `[B, T]`: these rows of `select_kl_cov_tokens(global mini-batch)`.
+
+    Other arguments as for `vanilla`. Metrics: `cov_klfrac` (chosen tokens), `ppo_kl`, `ppo_kl_abs`,
+    `ratio_clampfrac`.
+    """
+    _check_selected(selected, log_prob)
+
+    def token_loss(rows: Rows) -> TokenLoss:
+        log_ratio = clamp_log_ratio(rows.log_ratio)
+        chosen = rows.extras["selected"]
+        loss = ppo_kl_coef * log_ratio.abs() * chosen - rows.advantages * log_ratio.exp()
+        metrics = ratio_metrics(rows.log_ratio, rows.mask)
+        metrics["ppo_kl_abs"] = Metric.mean(rows.log_ratio.abs(), rows.mask)
+        metrics["cov_klfrac"] = Metric.mean(chosen.float(), rows.mask)
+        return TokenLoss(loss, metrics)
+
+    inputs = (old_log_prob, log_prob, advantages, response_mask)
+    return evaluate(token_loss, *inputs, extras={"selected": selected}, **weighting)
+
+
+def _covariance(log_prob: Tensor, advantages: Tensor, response_mask: Tensor) -> tuple[Tensor, Tensor]:
+    shape = check_tokens(log_prob=log_prob, advantages=advantages)
+    mask = check_mask(response_mask, shape)
+    tokens = mask.sum().clamp(min=1)
+    gain, log_p = select(advantages, mask).double(), select(log_prob, mask).double()
+    return mask, (gain - gain.sum() / tokens) * (log_p - log_p.sum() / tokens)
+
+
+def _check_share(name: str, share: float) -> None:
+    if not 0 < share <= 1:
+        raise OptionError(f"{name} is {share}, expected a share above 0 and at most 1")
+
+
+def _check_selected(selected: Tensor, log_prob: Tensor) -> None:
+    if selected.dtype != torch.bool:
+        raise DTypeError(f"selected has dtype {selected.dtype}, expected bool")
+    if selected.shape != log_prob.shape:
+        raise ShapeError(f"selected has shape {tuple(selected.shape)}, expected {tuple(log_prob.shape)}")

@@ -1,0 +1,38 @@
+"""DRO: direct reward optimisation by a quadratic penalty (https://arxiv.org/abs/2405.19107)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Unpack
+
+from rl_algos.errors import OptionError
+from rl_algos.registry import register_policy_loss
+from rl_algos.token_loss import PolicyLossOutput, Rows, TokenLoss, Weighting, evaluate, ratio_metrics
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@register_policy_loss("dro")
+def compute_policy_loss_dro(
+    old_log_prob: Tensor,
+    log_prob: Tensor,
+    advantages: Tensor,
+    response_mask: Tensor,
+    *,
+    dro_beta: float = 0.5,
+    **weighting: Unpack[Weighting],
+) -> PolicyLossOutput:
+    r"""Policy gradient with a quadratic penalty on the log-ratio; needs no on-policy samples.
+
+        loss = -A log_prob + beta / 2 (log_prob - old_log_prob)^2
+
+    `dro_beta` positive. Other arguments as for `vanilla`. Metrics: `ppo_kl`, `ratio_clampfrac`.
+    """
+    if not dro_beta > 0:
+        raise OptionError(f"dro_beta is {dro_beta}, expected a positive number")
+
+    def token_loss(rows: Rows) -> TokenLoss:
+        loss = 0.5 * dro_beta * rows.log_ratio.square() - rows.advantages * rows.log_prob
+        return TokenLoss(loss, ratio_metrics(rows.log_ratio, rows.mask))
+
+    return evaluate(token_loss, old_log_prob, log_prob, advantages, response_mask, **weighting)

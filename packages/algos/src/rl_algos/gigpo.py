@@ -1,0 +1,84 @@
+"""GiGPO: groups of trajectories and, within them, of steps from one state
+(https://arxiv.org/abs/2505.10978)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from rl_algos.groups import GroupIndex, GroupStats, group_codes, group_stats, pair_codes
+from rl_algos.outcome import Outcome, outcome
+from rl_algos.registry import AdvantageEstimator, register_adv_est
+from rl_algos.validation import check_rows
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@register_adv_est(AdvantageEstimator.GIGPO)
+def compute_gigpo_outcome_advantage(
+    token_level_rewards: Tensor,
+    response_mask: Tensor,
+    index: GroupIndex,
+    trajectory_index: GroupIndex,
+    anchor_state: GroupIndex,
+    step_returns: Tensor,
+    step_advantage_w: float = 1.0,
+    epsilon: float = 1e-6,
+    norm_adv_by_std_in_grpo: bool = True,
+) -> tuple[Tensor, Tensor]:
+    r"""Episode advantage plus step advantage; here a row is one step (one response) of a trajectory.
+
+        A = A_episode + w A_step
+        A_episode = (S - mean(S over the prompt's trajectories)) / (std + epsilon)
+        A_step    = (R - mean(R over the prompt's steps from this state)) / (std + epsilon)
+
+    S is the trajectory's score: the mean of its rows' scores (each row carries the episode's reward). A
+    trajectory counts once, however many steps it has. Constant groups and groups of one give exactly 0, in
+    either part.
+
+    Args:
+        token_level_rewards: floating `[B, T]`; a row's score is the sum over its selected tokens.
+        response_mask: `[B, T]`, bool, int or float.
+        index: `[B]` prompt (task) ids.
+        trajectory_index: `[B]` trajectory ids; distinct between prompts.
+        anchor_state: `[B]` ids of the state the step was taken from.
+        step_returns: floating `[B]`: discounted return from this step.
+        step_advantage_w: w.
+        epsilon: added to the (n - 1) standard deviation.
+        norm_adv_by_std_in_grpo: divide by it.
+
+    Returns:
+        `(advantages, returns)`, twice the same tensor `[B, T]`, float32 or float64, 0 outside the mask.
+    """
+    with torch.no_grad():
+        rows = outcome(token_level_rewards, response_mask)
+        size = rows.scores.shape[0]
+        check_rows("step_returns", step_returns, size)
+        prompts = group_codes(index, size)[0].to(rows.scores.device)
+        states = group_codes(anchor_state, size)[0].to(rows.scores.device)
+        steps = group_stats(step_returns, pair_codes(prompts, states)[0], rows.counted)
+        combined = _episode(rows, prompts, trajectory_index, norm_adv_by_std_in_grpo, epsilon)
+        combined = combined + step_advantage_w * _relative(steps, norm_adv_by_std_in_grpo, epsilon)
+        advantages = rows.to_tokens(combined)
+        return advantages, advantages
+
+
+def _episode(
+    rows: Outcome, prompts: Tensor, trajectory_index: GroupIndex, divide: bool, epsilon: float
+) -> Tensor:
+    own = group_stats(rows.scores, trajectory_index, rows.counted)
+    # A trajectory whose rows agree has that score exactly; their mean would round.
+    score = torch.where(own.high == own.low, own.high, own.mean)
+    prompt = torch.zeros_like(own.count, dtype=torch.int64).index_copy_(0, own.codes, prompts)
+    trajectories = group_stats(score, prompt, own.count > 0)
+    relative = _relative(trajectories, divide, epsilon)
+    return torch.where(rows.counted, relative[own.codes], 0)
+
+
+def _relative(stats: GroupStats, divide: bool, epsilon: float) -> Tensor:
+    relative = stats.scores - stats.mean[stats.codes]
+    if divide:
+        relative = relative / (stats.std[stats.codes] + epsilon)
+    return torch.where(stats.informative, relative, 0)

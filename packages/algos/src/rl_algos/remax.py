@@ -1,0 +1,41 @@
+"""ReMax: the greedy response's reward as baseline (Li et al. 2024, https://arxiv.org/abs/2310.10505)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from rl_algos.masking import scatter_flat
+from rl_algos.registry import AdvantageEstimator, register_adv_est
+from rl_algos.reinforce_plus_plus import discounted_returns_flat
+from rl_algos.validation import check_mask, check_rows, check_tokens, compute_dtype
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@register_adv_est(AdvantageEstimator.REMAX)
+def compute_remax_outcome_advantage(
+    token_level_rewards: Tensor, response_mask: Tensor, reward_baselines: Tensor
+) -> tuple[Tensor, Tensor]:
+    r"""Reward to go minus the row's baseline.
+
+        A_t = sum over t' >= t of r_t' - b
+
+    Args:
+        token_level_rewards: floating `[B, T]`; rewards outside the mask do not count.
+        response_mask: `[B, T]`, bool, int or float.
+        reward_baselines: floating `[B]`: the reward of the greedy response to the row's prompt.
+
+    Returns:
+        `(advantages, returns)` `[B, T]`, float32 or float64, 0 outside the mask; returns are the rewards to
+        go.
+    """
+    mask = check_mask(response_mask, check_tokens(token_level_rewards=token_level_rewards))
+    check_rows("reward_baselines", reward_baselines, mask.shape[0])
+    with torch.no_grad():
+        returns = discounted_returns_flat(token_level_rewards, mask, 1.0)
+        dtype = compute_dtype(token_level_rewards)
+        baselines = reward_baselines.double()[:, None].expand(mask.shape).masked_select(mask)
+        return scatter_flat(returns - baselines, mask, dtype), scatter_flat(returns, mask, dtype)

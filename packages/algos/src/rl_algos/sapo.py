@@ -1,0 +1,54 @@
+"""SAPO: a soft gate in place of the clip (https://arxiv.org/abs/2511.20347)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Unpack
+
+import torch
+
+from rl_algos.errors import OptionError
+from rl_algos.registry import register_policy_loss
+from rl_algos.token_loss import (
+    PolicyLossOutput,
+    Rows,
+    TokenLoss,
+    Weighting,
+    choose,
+    clamp_log_ratio,
+    evaluate,
+    ratio_metrics,
+)
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@register_policy_loss("sapo")
+def compute_policy_loss_sapo(
+    old_log_prob: Tensor,
+    log_prob: Tensor,
+    advantages: Tensor,
+    response_mask: Tensor,
+    *,
+    tau_pos: float = 1.0,
+    tau_neg: float = 1.05,
+    **weighting: Unpack[Weighting],
+) -> PolicyLossOutput:
+    r"""Surrogate through a sigmoid gate, whose slope is 1 at ratio 1 and fades on both sides.
+
+        loss = -A (4 / tau) sigmoid(tau (r - 1)),   tau = tau_pos for A > 0, else tau_neg
+
+    The paper aggregates by `seq-mean-token-mean`; the loss follows whatever weights it is given. `tau_pos`,
+    `tau_neg` positive; a larger one fades faster. Other arguments as for `vanilla`. Metrics: `ppo_kl`,
+    `ratio_clampfrac`.
+    """
+    if not (tau_pos > 0 and tau_neg > 0):
+        raise OptionError(f"tau_pos={tau_pos} and tau_neg={tau_neg} must be positive")
+
+    def token_loss(rows: Rows) -> TokenLoss:
+        ratio = clamp_log_ratio(rows.log_ratio).exp()
+        tau = choose(rows.advantages > 0, tau_pos, tau_neg, ratio)
+        gate = torch.sigmoid(tau * (ratio - 1.0)) * (4.0 / tau)
+        return TokenLoss(-rows.advantages * gate, ratio_metrics(rows.log_ratio, rows.mask))
+
+    return evaluate(token_loss, old_log_prob, log_prob, advantages, response_mask, **weighting)
