@@ -1,3 +1,55 @@
 """Generation engines for reinforcement learning: vLLM, transformers, weight sync."""
 
+from rl_rollout.base import BaseRollout, build_rollout, register_rollout, registered_rollouts, resolve_name
+from rl_rollout.config import RolloutConfig, SamplingConfig
+from rl_rollout.engine_env import check_engine_env, engine_env
+from rl_rollout.errors import (
+    ChatHistoryRewrittenError,
+    EngineEnvironmentError,
+    EngineStateError,
+    LogProbSpaceError,
+    RLRolloutError,
+    RolloutConfigError,
+    RolloutDataError,
+    UnknownRolloutError,
+)
+from rl_rollout.generation import Completion, GenerationRequest, derive_seed
+from rl_rollout.hf_rollout import HFRollout
+from rl_rollout.responses import eos_response_mask, length_mask, to_batch, unpad_prompts
+from rl_rollout.sharding_manager import BaseShardingManager, FSDPVLLMShardingManager
+from rl_rollout.vllm_rollout import vLLMRollout
+from rl_rollout.weight_sync import stream_weights
+
 __version__ = "0.1.0"
+
+__all__ = [
+    "BaseRollout",
+    "BaseShardingManager",
+    "ChatHistoryRewrittenError",
+    "Completion",
+    "EngineEnvironmentError",
+    "EngineStateError",
+    "FSDPVLLMShardingManager",
+    "GenerationRequest",
+    "HFRollout",
+    "LogProbSpaceError",
+    "RLRolloutError",
+    "RolloutConfig",
+    "RolloutConfigError",
+    "RolloutDataError",
+    "SamplingConfig",
+    "UnknownRolloutError",
+    "build_rollout",
+    "check_engine_env",
+    "derive_seed",
+    "engine_env",
+    "eos_response_mask",
+    "length_mask",
+    "register_rollout",
+    "registered_rollouts",
+    "resolve_name",
+    "stream_weights",
+    "to_batch",
+    "unpad_prompts",
+    "vLLMRollout",
+]

@@ -1,0 +1,23 @@
+"""vLLM's CPU worker with a shared-memory name of our choosing. Imported by vLLM, by name."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from vllm.v1.worker.cpu_worker import CPUWorker
+
+
+class NamedMemoryCPUWorker(CPUWorker):
+    """Takes the name of the tensor-parallel group's shared memory from `additional_config`.
+
+    The CPU worker derives that name from the last part of its init method, which under the external
+    launcher is the same for every job on the machine. The process group exists already, so the init
+    method serves nothing else.
+    """
+
+    def init_device(self) -> None:
+        """See the base class."""
+        settings: Any = self.vllm_config.additional_config
+        self.distributed_init_method = f"file:///{settings['rl_rollout_shm_name']}"
+        base: Any = super()
+        base.init_device()

@@ -1,0 +1,122 @@
+"""Full weights out of FSDP2 shards: cast, then gathered in buckets, one tensor at a time to the consumer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor, Shard
+
+DEFAULT_BUCKET_BYTES = 32 << 20
+
+NamedTensor = tuple[str, Tensor]
+
+
+def stream_weights(
+    module: nn.Module, dtype: torch.dtype, bucket_bytes: int = DEFAULT_BUCKET_BYTES
+) -> Iterator[NamedTensor]:
+    """Yield every parameter of `module` once, full and in `dtype`, in order of definition.
+
+    Collective over the shards' ranks: all must consume in step. A parameter is cast while sharded, so
+    half the bytes travel for bfloat16. Small parameters are gathered together in buckets of about
+    `bucket_bytes`; one that is larger goes alone. A yielded tensor may be kept; nothing writes to it
+    later. Tied parameters appear once, under their first name.
+    """
+    yield from gather_named(named_weights(module), dtype, bucket_bytes)
+
+
+def named_weights(module: nn.Module) -> Iterator[NamedTensor]:
+    """Parameters under their Hugging Face names, without the prefixes that wrappers add."""
+    for name, parameter in module.named_parameters():
+        yield hf_name(name), parameter.detach()
+
+
+def hf_name(name: str) -> str:
+    """A parameter's name in the checkpoint: no activation-checkpoint or compile wrappers in it."""
+    return name.replace("_checkpoint_wrapped_module.", "").replace("_orig_mod.", "")
+
+
+@torch.no_grad()
+def gather_named(
+    weights: Iterator[NamedTensor], dtype: torch.dtype, bucket_bytes: int = DEFAULT_BUCKET_BYTES
+) -> Iterator[NamedTensor]:
+    """The stream behind `stream_weights`, for any iterator of named tensors or DTensors."""
+    bucket: list[_Shard] = []
+    held = 0
+    for name, tensor in weights:
+        local = tensor.to(dtype) if tensor.is_floating_point() else tensor
+        if not isinstance(local, DTensor) or not _bucketable(local):
+            yield from _gather_bucket(bucket)
+            bucket, held = [], 0
+            yield name, local.full_tensor() if isinstance(local, DTensor) else local
+            continue
+        shard = _Shard.of(name, local)
+        size = shard.chunk.numel() * shard.chunk.element_size() * shard.ranks
+        if bucket and (held + size > bucket_bytes or not shard.joins(bucket[0])):
+            yield from _gather_bucket(bucket)
+            bucket, held = [], 0
+        bucket.append(shard)
+        held += size
+    yield from _gather_bucket(bucket)
+
+
+@dataclass
+class _Shard:
+    """One parameter's local piece: `chunk` is flat and padded to the size all ranks share."""
+
+    name: str
+    shape: torch.Size
+    rows: int
+    chunk: Tensor
+    group: dist.ProcessGroup
+    ranks: int
+
+    @classmethod
+    def of(cls, name: str, tensor: DTensor) -> _Shard:
+        mesh, dim = tensor.device_mesh, _shard_dim(tensor)
+        ranks = mesh.size(dim)
+        rows = -(-tensor.shape[0] // ranks)
+        local = tensor.to_local().reshape(-1)
+        padded = rows * (tensor.shape[1:].numel())
+        if local.numel() < padded:
+            local = torch.cat([local, local.new_zeros(padded - local.numel())])
+        return cls(name, tensor.shape, rows, local, mesh.get_group(dim), ranks)
+
+    def joins(self, other: _Shard) -> bool:
+        """Whether both can travel in one buffer."""
+        return self.group is other.group and self.chunk.dtype == other.chunk.dtype
+
+    def full(self, gathered: Tensor, start: int) -> Tensor:
+        """The whole tensor out of `gathered` [ranks, bucket] where its chunk begins at `start`."""
+        pieces = gathered[:, start : start + self.chunk.numel()]
+        whole = pieces.reshape(self.ranks * self.rows, *self.shape[1:])
+        return whole[: self.shape[0]]
+
+
+def _bucketable(tensor: DTensor) -> bool:
+    """Whether a tensor is cut along its first dimension over exactly one mesh dimension."""
+    sharded = [p for p in tensor.placements if not p.is_replicate()]
+    return len(sharded) == 1 and type(sharded[0]) is Shard and sharded[0].dim == 0
+
+
+def _shard_dim(tensor: DTensor) -> int:
+    return next(i for i, p in enumerate(tensor.placements) if not p.is_replicate())
+
+
+def _gather_bucket(bucket: list[_Shard]) -> Iterator[NamedTensor]:
+    """Gather a bucket in one collective and yield its tensors."""
+    if not bucket:
+        return
+    flat = torch.cat([s.chunk for s in bucket]) if len(bucket) > 1 else bucket[0].chunk
+    first = bucket[0]
+    gathered = flat.new_empty(first.ranks * flat.numel())
+    dist.all_gather_into_tensor(gathered, flat, group=first.group)
+    gathered = gathered.view(first.ranks, -1)
+    del flat
+    start = 0
+    for shard in bucket:
+        yield shard.name, shard.full(gathered, start)
+        start += shard.chunk.numel()
