@@ -10,7 +10,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from rl_rollout import RolloutConfig
-
 from rl_workers.errors import WorkerConfigError
 
 DTYPES = ("float32", "bfloat16", "float16")
@@ -63,7 +62,7 @@ class OptimConfig:
     weight_decay: float = 0.01
     """Decoupled weight decay."""
     lr_scheduler_type: str = "constant"
-    """After warm-up: constant, linear or cosine (the last two fall to min_lr_ratio over total_training_steps)."""
+    """After warm-up: constant, linear or cosine (falling to min_lr_ratio over total_training_steps)."""
     lr_warmup_steps: int = 0
     """Steps over which the rate rises linearly; the first step already has rate lr / (steps + 1)."""
     min_lr_ratio: float = 0.0
@@ -107,9 +106,7 @@ class FSDPConfig:
             value = getattr(self, key)
             _check(value in DTYPES, f"{prefix}.{key}", value, f"choose one of {', '.join(DTYPES)}")
         size = self.fsdp_size
-        _check(
-            size == -1 or size > 0, f"{prefix}.fsdp_size", size, "must be -1 (all ranks) or a number of ranks"
-        )
+        _check(size == -1 or size > 0, f"{prefix}.fsdp_size", size, "must be -1 (all ranks) or positive")
 
 
 @dataclass
@@ -118,6 +115,8 @@ class PolicyLossConfig:
 
     loss_mode: str = "vanilla"
     """A name registered with rl_algos.register_policy_loss: vanilla, gspo, cispo, ..."""
+    options: dict[str, float] = field(default_factory=dict)
+    """Options of that loss beside the clip ranges, by the names of its keywords."""
 
 
 @dataclass
@@ -131,7 +130,7 @@ class ActorConfig:
     ppo_epochs: int = 1
     """Times that a batch is gone through."""
     ppo_max_token_len_per_gpu: int = 16384
-    """Token budget of a micro-batch on one rank; with sequence parallelism, of the group divided by its size."""
+    """Token budget of a micro-batch on one rank; a sequence-parallel group shares what its ranks have."""
     loss_agg_mode: str = "token-mean"
     """How token losses become one number: see rl_algos.loss_weights."""
     loss_scale_factor: int = 0
@@ -139,9 +138,9 @@ class ActorConfig:
     clip_ratio: float = 0.2
     """PPO's clip range on both sides."""
     clip_ratio_low: float = -1.0
-    """Lower clip range; -1: clip_ratio."""
+    """Lower clip range; -1: clip_ratio (or the default of a loss that has no clip_ratio)."""
     clip_ratio_high: float = -1.0
-    """Upper clip range; -1: clip_ratio."""
+    """Upper clip range; -1: clip_ratio (or the default of a loss that has no clip_ratio)."""
     clip_ratio_c: float = 3.0
     """Dual clip: bound of the loss where the advantage is negative."""
     entropy_coeff: float = 0.0
@@ -159,16 +158,6 @@ class ActorConfig:
     optim: OptimConfig = field(default_factory=OptimConfig)
     fsdp_config: FSDPConfig = field(default_factory=FSDPConfig)
     policy_loss: PolicyLossConfig = field(default_factory=PolicyLossConfig)
-
-    @property
-    def clip_low(self) -> float:
-        """The lower clip range in force."""
-        return self.clip_ratio if self.clip_ratio_low < 0 else self.clip_ratio_low
-
-    @property
-    def clip_high(self) -> float:
-        """The upper clip range in force."""
-        return self.clip_ratio if self.clip_ratio_high < 0 else self.clip_ratio_high
 
     def validate(self, prefix: str) -> None:
         """Raise :class:`WorkerConfigError` on a value that cannot work."""

@@ -80,11 +80,25 @@ def plan_micro_batches(
         items = [_Item((row,), width, float(width)) for row in active]
     else:
         items = _units(table, active, budget, share_prompts)
+    return _assign(items, budget, agree)
+
+
+def plan_sequences(
+    lengths: Sequence[int], budget: int, *, key: str, agree: Callable[[int], int] = lambda count: count
+) -> list[list[int]]:
+    """The same for plain sequences of the given lengths (a reward model's inputs)."""
+    for length in lengths:
+        check_longest_row(length, 0, budget, key)
+    items = [_Item((row,), length, prompt_cost(length)) for row, length in enumerate(lengths)]
+    return _assign(items, budget, agree)
+
+
+def _assign(items: Sequence[_Item], budget: int, agree: Callable[[int], int]) -> list[list[int]]:
     bins = _first_fit(items, budget)
     count = agree(max(len(bins), 1))
     even = _spread(items, budget, count)
     chosen = even if even is not None else bins + [[] for _ in range(count - len(bins))]
-    return [[row for item in items for row in item.rows] for items in chosen]
+    return [[row for item in held for row in item.rows] for held in chosen]
 
 
 def _units(table: RowTable, rows: Sequence[int], budget: int, share: bool) -> list[_Item]:

@@ -180,6 +180,24 @@ def pack_rows(table: RowTable, rows: Sequence[int], *, share_prompts: bool = Tru
     )
 
 
+def pack_sequences(sequences: Sequence[Tensor], rows: Sequence[int]) -> PackedBatch:
+    """Pack whole sequences of token ids, with one prediction each, at the last token."""
+    if not rows:
+        return dummy_batch()
+    chosen = [sequences[row] for row in rows]
+    lengths = torch.tensor([ids.numel() for ids in chosen])
+    return PackedBatch(
+        input_ids=torch.cat(chosen)[None],
+        position_ids=torch.cat([torch.arange(ids.numel()) for ids in chosen])[None],
+        attention_mask=None,
+        plan=AttentionPlan([Unit(ids.numel(), ()) for ids in chosen]),
+        predict=lengths.cumsum(0) - 1,
+        labels=torch.zeros_like(lengths),
+        rows=torch.tensor(list(rows)),
+        columns=torch.zeros_like(lengths),
+    )
+
+
 def pad_rows(table: RowTable, rows: Sequence[int]) -> PackedBatch:
     """The given rows as a padded ``[b, L]`` batch, for models that cannot run packed."""
     active = [row for row in rows if table.is_active(row)]

@@ -1,0 +1,252 @@
+"""The worker that plays actor, rollout and reference policy: alone, or in one process."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from rl_controller import Dispatch, make_nd_compute_dataproto_dispatch_fn, register
+from rl_protocol import DataProto
+from rl_rollout import BaseRollout, FSDPVLLMShardingManager, build_rollout
+from rl_workers.adapter_sync import AdapterShardingManager
+from rl_workers.checkpoint import Checkpointer
+from rl_workers.config import ActorRolloutRefConfig, FSDPConfig, OptimConfig
+from rl_workers.engine import FSDPEngine
+from rl_workers.engine_worker import (
+    EngineWorker,
+    columns,
+    cut_micro_batches,
+    evaluate_rows,
+    present,
+    result,
+)
+from rl_workers.errors import CheckpointError, WorkerConfigError
+from rl_workers.export import export_adapter, export_model
+from rl_workers.layout import Layout
+from rl_workers.loading import build_on_meta
+from rl_workers.lora import add_adapters, initial_adapter
+from rl_workers.micro_batches import check_longest_row
+from rl_workers.models import PolicyModel
+from rl_workers.packing import PackedBatch
+from rl_workers.policy_step import REQUIRED, PolicyStep
+from rl_workers.reduction import reduce_metrics
+from rl_workers.ulysses import check_heads
+
+logger = logging.getLogger(__name__)
+
+ROLES = ("actor", "rollout", "ref", "actor_rollout", "actor_rollout_ref")
+_BUDGET_KEY = "actor_rollout_ref.actor.ppo_max_token_len_per_gpu"
+_OPTIONAL = ("old_log_probs", "ref_log_prob", "rollout_is_weights", "rollout_log_probs")
+
+_actor = make_nd_compute_dataproto_dispatch_fn(mesh_name="actor")
+_rollout = make_nd_compute_dataproto_dispatch_fn(mesh_name="rollout")
+
+
+class ActorRolloutRefWorker(EngineWorker):
+    """Trains a policy, samples from it and evaluates the reference policy, as its role says.
+
+    Args:
+        config: model, actor, rollout and reference.
+        role: ``actor``, ``rollout``, ``ref``, ``actor_rollout`` or ``actor_rollout_ref``.
+
+    Methods that take rows are dispatched by mesh: ``actor`` for log-probabilities and updates, ``rollout``
+    for generation. They only read what they receive. With adapters, the reference is the actor without them.
+    """
+
+    def __init__(self, config: ActorRolloutRefConfig, role: str = "actor_rollout") -> None:
+        super().__init__()
+        if role not in ROLES:
+            raise WorkerConfigError(f"role={role!r}: choose one of {', '.join(ROLES)}")
+        config.validate()
+        self.config = config
+        self.role = role
+        self.plays = set(role.split("_"))
+        self.actor: FSDPEngine | None = None
+        self.ref: FSDPEngine | None = None
+        self.rollout: BaseRollout | None = None
+        self._peft_config: dict[str, Any] = {}
+        self._checkpointer: Checkpointer | None = None
+        self._manager: FSDPVLLMShardingManager | None = None
+
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
+    def init_model(self) -> None:
+        """Build what the role needs; collective over the group's ranks."""
+        actor = self.config.actor
+        sp = actor.ulysses_sequence_parallel_size
+        layout = self.setup_device(self.config.device, "actor", actor.fsdp_config.fsdp_size, sp)
+        if self.plays & {"actor", "rollout"}:
+            rollout = self.config.rollout
+            budget = actor.ppo_max_token_len_per_gpu * sp
+            check_longest_row(rollout.prompt_length, rollout.response_length, budget, _BUDGET_KEY)
+        if "actor" in self.plays:
+            self.actor = self._build_policy(layout, actor.fsdp_config, actor.optim)
+            self._checkpointer = Checkpointer(self.actor)
+        if "ref" in self.plays and not self.ref_in_actor:
+            self.ref = self._build_policy(layout, self.config.ref.fsdp_config, None)
+        if "rollout" in self.plays:
+            self._build_rollout(layout)
+
+    @property
+    def ref_in_actor(self) -> bool:
+        """Whether the reference policy is the actor with its adapters off."""
+        return "actor" in self.plays and self.config.model.lora_rank > 0
+
+    def _build_policy(self, layout: Layout, fsdp: FSDPConfig, optim: OptimConfig | None) -> FSDPEngine:
+        model = self.config.model
+        lm = build_on_meta(AutoModelForCausalLM, model, getattr(torch, fsdp.model_dtype))
+        check_heads(lm.config, layout.sp_size)
+        if optim is not None and model.lora_rank:
+            self._peft_config = add_adapters(lm, model)
+        return FSDPEngine(
+            PolicyModel(lm, layout.sp_group),
+            model.path,
+            layout,
+            fsdp,
+            new=self._new_parameter,
+            optim=optim,
+            grad_clip=self.config.actor.grad_clip,
+            checkpoint_layers=model.enable_gradient_checkpointing and optim is not None,
+        )
+
+    def _new_parameter(self, name: str, shape: torch.Size) -> Tensor:
+        if ".lora_" in name:
+            return initial_adapter(name, shape, self.config.seed)
+        raise CheckpointError(
+            f"{self.config.model.path} has no tensor for {name}, which is not a new parameter"
+        )
+
+    def _build_rollout(self, layout: Layout) -> None:
+        config, path = self.config.rollout, self.config.model.path
+        size = config.tensor_model_parallel_size
+        if layout.world_size % size:
+            raise WorkerConfigError(
+                f"rollout.tensor_model_parallel_size={size} does not divide the {layout.world_size} ranks"
+            )
+        self._register_dispatch_collect_info("rollout", layout.rank // size, layout.rank % size == 0)
+        tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=self.config.model.trust_remote_code)
+        self.rollout = build_rollout(config, path, layout.device, tokenizer)
+        if self.actor is not None and self._peft_config:
+            self._manager = AdapterShardingManager(self.actor.module.lm, self.rollout, self._peft_config)
+        elif self.actor is not None:
+            self._manager = FSDPVLLMShardingManager(self.actor.module.lm, self.rollout)
+
+    @register(dispatch_mode=_rollout, read_only=True)
+    def generate_sequences(self, prompts: DataProto) -> DataProto:
+        """One response per row from the present weights; see ``BaseRollout.generate_sequences``."""
+        rollout = self.rollout
+        if rollout is None:
+            self.need(None, "rollout engine")
+        rollout = cast(BaseRollout, rollout)
+        if self._manager is None:
+            return rollout.generate_sequences(prompts)
+        with self._manager as manager:
+            return manager.postprocess_data(rollout.generate_sequences(manager.preprocess_data(prompts)))
+
+    @register(dispatch_mode=_actor, read_only=True)
+    def compute_log_prob(self, data: DataProto) -> DataProto:
+        """``old_log_probs`` and ``entropys`` ``[B, R]`` of the actor, at ``meta_info["temperature"]``."""
+        engine = self.need(self.actor, "actor")
+        temperature = _temperature(data)
+
+        def run(batch: PackedBatch) -> tuple[Tensor, ...]:
+            return cast(tuple[Tensor, ...], engine.module(batch, temperature=temperature))
+
+        batches = self._cut(data, engine)
+        out = evaluate_rows(engine, batches, _mask(data), run, ("old_log_probs", "entropys"))
+        return result(out, temperature=temperature)
+
+    @register(dispatch_mode=_actor, read_only=True)
+    def compute_ref_log_prob(self, data: DataProto) -> DataProto:
+        """``ref_log_prob`` ``[B, R]`` of the reference policy, at ``meta_info["temperature"]``."""
+        engine = self.need(self.actor if self.ref_in_actor else self.ref, "reference policy")
+        temperature = _temperature(data)
+
+        def run(batch: PackedBatch) -> tuple[Tensor, ...]:
+            answer = engine.module(batch, temperature=temperature, entropy=False, adapter=False)
+            return cast(tuple[Tensor, ...], answer[:1])
+
+        batches = self._cut(data, engine, self.config.ref.log_prob_max_token_len_per_gpu)
+        return result(evaluate_rows(engine, batches, _mask(data), run, ("ref_log_prob",)))
+
+    @register(dispatch_mode=_actor, read_only=True)
+    def update_actor(self, data: DataProto) -> DataProto:
+        """One optimizer step on the global mini-batch of which ``data`` is this rank's part.
+
+        Columns: ``input_ids attention_mask response_mask advantages row_weights``; ``old_log_probs``
+        (absent: the current ones), ``ref_log_prob`` (with ``use_kl_loss``), ``rollout_is_weights``,
+        ``rollout_log_probs`` (for the mismatch metrics) and what the loss itself names.
+
+        Returns:
+            No rows; ``meta_info["metrics"]`` of the whole mini-batch, the same on every rank.
+        """
+        engine = self.need(self.actor, "actor")
+        config = self.config.actor
+        temperature = _temperature(data)
+        batches = self._cut(data, engine)
+        held = list(data.batch.keys()) if data.batch is not None else []
+        tensors = columns(data, REQUIRED) | present(data, _OPTIONAL) | present(data, held)
+        step = PolicyStep(config, {k: v.to(engine.layout.device) for k, v in tensors.items()})
+
+        def loss_fn(batch: PackedBatch) -> Tensor:
+            log_probs, entropies = engine.module(
+                batch, temperature=temperature, entropy_grad=config.entropy_coeff != 0
+            )
+            return step.loss(batch, log_probs, entropies)
+
+        rate = engine.lr
+        norm = engine.train_step(batches, loss_fn)
+        metrics = reduce_metrics(step.metrics, engine.layout)
+        metrics |= {"actor/grad_norm": norm, "actor/lr": rate}
+        return result({}, metrics=metrics)
+
+    def _cut(self, data: DataProto, engine: FSDPEngine, budget: int = 0) -> list[PackedBatch]:
+        budget = budget or self.config.actor.ppo_max_token_len_per_gpu
+        return cut_micro_batches(data, self.config.model, budget, _BUDGET_KEY, engine.layout)
+
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
+    def save_checkpoint(
+        self, path: str, global_step: int = 0, with_optimizer: bool = True, blocking: bool = True
+    ) -> None:
+        """Save the actor to a folder; see :class:`rl_workers.Checkpointer`."""
+        self.need(self.actor, "actor")
+        cast(Checkpointer, self._checkpointer).save(
+            path, global_step, with_optimizer=with_optimizer, blocking=blocking
+        )
+
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
+    def wait_checkpoint(self) -> None:
+        """Wait for a save in the background."""
+        self.need(self.actor, "actor")
+        cast(Checkpointer, self._checkpointer).wait()
+
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
+    def load_checkpoint(self, path: str, with_optimizer: bool = True) -> int:
+        """Load the actor from a folder that any number of ranks saved; returns the global step."""
+        self.need(self.actor, "actor")
+        return cast(Checkpointer, self._checkpointer).load(path, with_optimizer=with_optimizer)
+
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
+    def export_hf(self, path: str, dtype: str = "float32") -> None:
+        """Write the actor, adapters merged, as a Hugging Face model with its tokenizer."""
+        engine = self.need(self.actor, "actor")
+        engine.reshard()
+        export_model(engine.module.lm, self.config.model.path, path, getattr(torch, dtype))
+
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
+    def export_lora(self, path: str) -> None:
+        """Write the adapters alone, as peft loads them."""
+        engine = self.need(self.actor, "actor")
+        engine.reshard()
+        export_adapter(engine.module.lm, self._peft_config, path)
+
+
+def _temperature(data: DataProto) -> float:
+    return float(data.meta_info.get("temperature", 1.0))
+
+
+def _mask(data: DataProto) -> Tensor:
+    return columns(data, ["response_mask"])["response_mask"]
