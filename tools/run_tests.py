@@ -5,7 +5,9 @@ usage: python tools/run_tests.py [pytest options] [paths below packages/ or test
 
 from __future__ import annotations
 
+import contextlib
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -17,7 +19,7 @@ from pathlib import Path
 
 from workspace import ROOT, TEST_REQUIREMENTS, undeclared
 
-LIMIT_S = 1200  # for the tests of one package; a single test has its own limit in pyproject.toml
+LIMIT_S = 900  # for the tests of one package; a single test has its own limit in pyproject.toml
 NO_TESTS_COLLECTED = 5
 
 
@@ -54,11 +56,28 @@ def groups(args: list[str]) -> Iterator[tuple[str, list[str]]]:
     paths = [a for a in args if a.startswith(("packages", "tests"))]
     options = [a for a in args if a not in paths]
     for name in [*TEST_REQUIREMENTS, "workspace"]:
-        folder = f"packages/{name}" if name in TEST_REQUIREMENTS else "tests"
-        own = [p for p in paths if p == "packages" or f"{p.split('::')[0]}/".startswith(f"{folder}/")]
+        folder = f"packages/{name}/" if name in TEST_REQUIREMENTS else ""
+        own = [p for p in paths if f"{p}/".startswith(folder or "tests/")]
         if own or not paths:
-            whole = folder if folder == "tests" else f"{folder}/tests"
-            yield name, [*options, *(p if p != "packages" and p != folder else whole for p in own or [whole])]
+            yield name, [*options, *(own or [f"{folder}tests"])]
+
+
+def run_limited(command: list[str], environment: dict[str, str]) -> int:
+    """Exit status of a command that gets LIMIT_S seconds; what it left running ends with it."""
+    process = subprocess.Popen(command, cwd=ROOT, env=environment, start_new_session=True)
+    try:
+        return process.wait(LIMIT_S)
+    except subprocess.TimeoutExpired:
+        print(f"not done within {LIMIT_S} s, killed: {' '.join(command)}", flush=True)
+        return -1
+    except KeyboardInterrupt:  # reaches this process only, since the other has a session of its own
+        process.send_signal(signal.SIGINT)
+        process.wait(30)
+        raise
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
 
 
 def run_group(name: str, pytest_args: list[str]) -> Outcome:
@@ -68,11 +87,7 @@ def run_group(name: str, pytest_args: list[str]) -> Outcome:
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.xml"
         command = [sys.executable, "-m", "pytest", f"--junitxml={report}", *pytest_args]
-        try:
-            code = subprocess.run(command, cwd=ROOT, env=environment, timeout=LIMIT_S, check=False).returncode
-        except subprocess.TimeoutExpired:
-            print(f"the tests of {name} did not end within {LIMIT_S} s and were killed", flush=True)
-            code = -1
+        code = run_limited(command, environment)
         outcome = Outcome(name, code in (0, NO_TESTS_COLLECTED), time.monotonic() - begin)
         for suite in ET.parse(report).iter("testsuite") if report.exists() else ():
             outcome.skipped += int(suite.get("skipped", 0))
