@@ -19,6 +19,9 @@ class Store(Protocol):
     def put(self, value: Any) -> Any:
         """Keep a value and return a reference to it."""
 
+    def locate(self, ref: Any) -> Any:
+        """What to hand to a remote call as an argument: a reference that Ray resolves, or the value."""
+
     def describe(self, refs: Sequence[Any]) -> list[Any]:
         """References to the `Head` of each value, made where the value lies."""
 
@@ -62,6 +65,10 @@ class LocalStore:
         """Wrap a value."""
         return LocalRef(value)
 
+    def locate(self, ref: Any) -> Any:
+        """The value itself."""
+        return ref.value
+
     def describe(self, refs: Sequence[Any]) -> list[Any]:
         """Heads of the values, at once."""
         return [LocalRef(head_of(ref.value)) for ref in refs]
@@ -85,6 +92,10 @@ class RayStore:
         import ray
 
         return ray.put(value)
+
+    def locate(self, ref: Any) -> Any:
+        """The reference: Ray resolves it on arrival."""
+        return ref
 
     def describe(self, refs: Sequence[Any]) -> list[Any]:
         """Heads made by a small task each, so that the values themselves need not come here."""
