@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+
 from rl_trainer.checkpoint import CheckpointStore, read_state
 from rl_trainer.errors import CheckpointError
 
@@ -29,7 +30,10 @@ def test_the_newest_two_survive_a_restart_and_a_death_midway(tmp_path: Path) -> 
     assert latest is not None and read_state(latest) == {"global_step": 3}
     assert [(tmp_path / f"global_step_{n}" / "weights").read_text() for n in (2, 3)] == ["2", "3"]
     save(store, 4)
-    assert sorted(path.name for path in tmp_path.iterdir() if path.is_dir()) == ["global_step_3", "global_step_4"]
+    assert sorted(path.name for path in tmp_path.iterdir() if path.is_dir()) == [
+        "global_step_3",
+        "global_step_4",
+    ]
 
 
 def test_no_folder_means_no_checkpoint_and_a_dangling_pointer_is_an_error(tmp_path: Path) -> None:

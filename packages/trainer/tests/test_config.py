@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+
+from rl_trainer.cli import main
 from rl_trainer.config_loading import config_keys, load_config, to_yaml
 from rl_trainer.errors import ConfigError, RLTrainerError
-from rl_trainer.main_ppo import main
 from rl_trainer.plan import optimizer_steps_per_batch, resolve, total_training_steps
 from rl_trainer.tiny import tiny_overrides
 
@@ -73,7 +74,7 @@ def test_what_does_not_fit_together_is_an_error_that_names_the_rule(
 
 
 def test_the_command_line_ends_with_one_line_and_no_traceback(capfd: pytest.CaptureFixture[str]) -> None:
-    assert main(["tiny_grpo", "trainer.sede=1"]) == 2
+    assert main(["train", "tiny_grpo", "trainer.sede=1"]) == 2
     error = capfd.readouterr().err
     assert "trainer.seed" in error and "Traceback" not in error and error.count("\n") == 1
 

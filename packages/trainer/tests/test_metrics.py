@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+
 from rl_trainer.errors import ConfigError
 from rl_trainer.metrics import data_metrics, explained_variance, reduce_metrics
 from rl_trainer.tracking import MetricsFile, check_trackers
@@ -14,7 +15,13 @@ from rl_trainer.validation import headline, validation_metrics
 
 
 def test_only_the_last_path_segment_declares_a_reduction() -> None:
-    entries = {"env/terminated": [0, 1], "x/minmax_diff": [2, 4], "y/max": [1, 3], "z/max": [], "w/sum": [1, 2]}
+    entries = {
+        "env/terminated": [0, 1],
+        "x/minmax_diff": [2, 4],
+        "y/max": [1, 3],
+        "z/max": [],
+        "w/sum": [1, 2],
+    }
     assert reduce_metrics(entries) == {"env/terminated": 0.5, "x/minmax_diff": 3, "y/max": 3, "w/sum": 3}
 
 

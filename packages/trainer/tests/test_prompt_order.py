@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from rl_trainer.errors import CheckpointError, DataError
 from rl_trainer.prompt_stream import PromptStream
 

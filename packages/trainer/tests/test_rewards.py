@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import numpy as np
 import pytest
 import torch
+from transformers import PreTrainedTokenizerBase
+
 from rl_protocol import DataProto
 from rl_trainer.errors import RewardError
 from rl_trainer.reward import RewardManager
 from rl_trainer.reward_process import load_reward_function
-from transformers import PreTrainedTokenizerBase
 
 FUNCTION = """
 import asyncio, time

@@ -10,15 +10,15 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 import torch
-from rl_trainer.advantages import place_scores
+from transformers import AutoTokenizer, PreTrainedTokenizerBase
+
 from rl_trainer.config import DataConfig
 from rl_trainer.dataset import PromptDataset, collate
 from rl_trainer.errors import DataError
-from rl_trainer.mini_batches import mini_batch_rows
 from rl_trainer.seeds import row_seeds
 from rl_trainer.tasks import addition_rows, copy_rows
 from rl_trainer.tiny import make_tiny_model
-from transformers import AutoTokenizer, PreTrainedTokenizerBase
+from rl_trainer.updates import mini_batch_rows
 
 
 @pytest.fixture(scope="module")
@@ -99,12 +99,6 @@ def test_mini_batches_keep_prompts_whole_and_visit_each_row_once_per_epoch() -> 
     assert all((a == b).all() for a, b in zip(cut, again, strict=True))
     (whole,) = mini_batch_rows(uids, prompts=5, epochs=1, seed=(0, 1))
     assert whole.tolist() == list(range(15))
-
-
-def test_a_score_lands_on_the_last_trainable_token() -> None:
-    mask = torch.tensor([[1, 1, 0], [1, 0, 1], [0, 0, 0]])
-    placed = place_scores(torch.tensor([1.0, 2.0, 3.0]), mask)
-    assert torch.equal(placed, torch.tensor([[0.0, 1.0, 0.0], [0.0, 0.0, 2.0], [0.0, 0.0, 0.0]]))
 
 
 def test_held_out_sums_are_never_trained_on() -> None:

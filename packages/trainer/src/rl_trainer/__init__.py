@@ -22,9 +22,10 @@ if TYPE_CHECKING:
     )
     from .main_ppo import run_ppo
     from .prompt_stream import PromptStream
-    from .ray_trainer import FitResult, RayPPOTrainer, StepBatch
+    from .ray_trainer import FitResult, RayPPOTrainer
     from .reward import RewardManager, RewardResult
     from .roles import ResourcePoolManager, Role
+    from .step_batch import StepBatch
     from .task_runner import TaskRunner
 
 __version__ = "0.1.0"
@@ -44,7 +45,7 @@ _HOMES = {
     "RewardManager": "reward",
     "RewardResult": "reward",
     "Role": "roles",
-    "StepBatch": "ray_trainer",
+    "StepBatch": "step_batch",
     "TaskRunner": "task_runner",
     "TrainingError": "errors",
     "collate": "dataset",

@@ -1,83 +1,59 @@
-"""From scores to advantages, on the driver."""
+"""From rewards to advantages, on the driver: the configured estimator gets what it names."""
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Mapping
 from typing import Any
 
 import torch
-from rl_algos import get_adv_estimator_fn, kl_penalty
+
+from rl_algos import get_adv_estimator_spec
 
 from .config import AlgorithmConfig
 from .errors import ConfigError
-from .metrics import Metrics
 
-VALUE_ESTIMATORS = frozenset({"gae"})
+MADE = frozenset({"index", "values", "old_log_probs"})
 
 
 def needs_values(estimator: str) -> bool:
     """Whether an estimator reads a critic's values."""
-    return estimator in VALUE_ESTIMATORS
+    return "values" in get_adv_estimator_spec(estimator).inputs
 
 
-def place_scores(scores: torch.Tensor, response_mask: torch.Tensor) -> torch.Tensor:
-    """Put each row's score on its last trainable token.
-
-    Args:
-        scores: `[B]` float; a row without a trainable token has nowhere to put it.
-        response_mask: `[B, R]`.
-
-    Returns:
-        `[B, R]` float32, zero elsewhere.
-    """
-    mask = response_mask.bool()
-    last = mask & (mask.flip(1).long().cumsum(1).flip(1) == 1)
-    return torch.where(last, scores.float()[:, None], 0.0)
+def needs_old_log_probs(estimator: str) -> bool:
+    """Whether an estimator reads the log-probs of the policy that sampled."""
+    return "old_log_probs" in get_adv_estimator_spec(estimator).inputs
 
 
-def apply_kl_penalty(
-    token_level_scores: torch.Tensor,
-    old_log_probs: torch.Tensor,
-    ref_log_prob: torch.Tensor,
-    response_mask: torch.Tensor,
-    kl_coef: float,
-    estimator: str,
-) -> tuple[torch.Tensor, Metrics]:
-    """Rewards = scores - kl_coef * KL(policy || reference), per token `[B, R]` (Ziegler et al. 2019)."""
-    mask = response_mask.bool()
-    kl = kl_penalty(old_log_probs, ref_log_prob, estimator)
-    rewards = torch.where(mask, token_level_scores - kl_coef * kl, 0.0)
-    mean = kl[mask].double().mean().item() if mask.any() else 0.0
-    return rewards, {"actor/reward_kl_penalty": mean, "actor/reward_kl_penalty_coeff": kl_coef}
+def check_estimator(config: AlgorithmConfig) -> None:
+    """Raise a `ConfigError` where the estimator reads something that this trainer does not make."""
+    missing = set(get_adv_estimator_spec(config.adv_estimator).inputs) - MADE
+    if missing:
+        raise ConfigError(
+            f"algorithm.adv_estimator={config.adv_estimator} reads {', '.join(sorted(missing))}, which "
+            "the trainer does not make: override RayPPOTrainer.compute_advantages to provide it"
+        )
 
 
-def compute_advantages(config: AlgorithmConfig, tensors: Mapping[str, Any]) -> tuple[torch.Tensor, torch.Tensor]:
-    """Call the configured estimator with what it names.
+def compute_advantages(
+    config: AlgorithmConfig, tensors: Mapping[str, Any]
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Call the configured estimator.
 
     Args:
         config: which estimator, and its options.
-        tensors: `token_level_rewards response_mask` `[B, R]`, `index` (prompt of each row), and whatever
-            else estimators may name (`values`, `old_log_probs`, ...).
+        tensors: `token_level_rewards response_mask` `[B, R]`, `index` (prompt of each row) and whatever else
+            estimators may name (`values`, `old_log_probs`, ...).
 
     Returns:
-        Advantages and returns, `[B, R]` float32.
-
-    Raises:
-        ConfigError: the estimator needs something that this configuration does not make.
+        Advantages and returns, `[B, R]`.
     """
-    estimator = get_adv_estimator_fn(config.adv_estimator)
+    spec = get_adv_estimator_spec(config.adv_estimator)
     offered = {
-        **tensors,
         "gamma": config.gamma,
         "lam": config.lam,
         "norm_adv_by_std_in_grpo": config.norm_adv_by_std_in_grpo,
     }
-    parameters = inspect.signature(estimator).parameters.values()
-    missing = [p.name for p in parameters if p.default is p.empty and p.name not in offered]
-    if missing:
-        raise ConfigError(
-            f"algorithm.adv_estimator={config.adv_estimator} needs {', '.join(missing)}, which this "
-            "configuration does not make"
-        )
-    return estimator(**{p.name: offered[p.name] for p in parameters if p.name in offered})
+    options = {name: value for name, value in offered.items() if name in spec.options}
+    inputs = {name: tensors[name] for name in ("token_level_rewards", "response_mask", *spec.inputs)}
+    return spec.fn(**inputs, **options)

@@ -4,53 +4,82 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
-from .config_loading import config_keys, load_config
+from . import doctor
+from .config import PPOConfig
+from .config_loading import config_keys, load_config, to_yaml
+from .dry_run import describe_plan
 from .errors import RLTrainerError
-from .main_ppo import main as train
+from .main_ppo import run_ppo, summary
+from .plan import resolve
+from .standalone import EvaluationRunner, ExportRunner
+
+Command = Callable[[argparse.Namespace], str]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; returns the exit status."""
     options = _parser().parse_args(arguments)
     try:
-        return int(options.command(options))
+        sys.stdout.write(options.command(options) + "\n")
     except RLTrainerError as error:
         sys.stderr.write(f"error: {error}\n")
         return 2
+    except KeyboardInterrupt:
+        sys.stderr.write("interrupted; the last checkpoint is kept, the same command goes on from there\n")
+        return 130
+    return 0
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="rl-trainer", description="Train language models by reinforcement.")
     commands = parser.add_subparsers(required=True, metavar="command")
-    words = {"nargs": "*", "metavar": "config.yaml | key=value"}
-    command = commands.add_parser("train", help="train: an optional configuration file, then overrides")
-    command.add_argument("words", **words)
-    command.set_defaults(command=lambda options: train(options.words))
-    command = commands.add_parser("config", help="print the resolved configuration")
-    command.add_argument("words", **words)
-    command.set_defaults(command=_print_config)
-    command = commands.add_parser("keys", help="list configuration keys with type, default and meaning")
-    command.add_argument("prefix", nargs="?", default="", help="only keys that start so")
-    command.set_defaults(command=_print_keys)
+
+    def add(name: str, command: Command, text: str, configured: bool = True) -> argparse.ArgumentParser:
+        sub = commands.add_parser(name, help=text, description=text)
+        if configured:
+            sub.add_argument("words", nargs="*", metavar="config.yaml | key=value")
+        sub.set_defaults(command=command)
+        return sub
+
+    trains = add("train", _train, "train: an optional configuration file, then overrides")
+    trains.add_argument("--dry-run", action="store_true", help="print configuration and plan, then stop")
+    add("eval", _evaluate, "score a run's newest checkpoint, or a model, on data.val_files")
+    add("export", _export, "write a run's newest checkpoint as a Hugging Face model")
+    keys = add("keys", _keys, "list configuration keys with type, default and meaning", configured=False)
+    keys.add_argument("prefix", nargs="?", default="", help="only keys that start so")
+    add("doctor", lambda options: doctor.report(), "versions, devices and what is missing", configured=False)
     return parser
 
 
-def _print_config(options: argparse.Namespace) -> int:
-    from .config_loading import to_yaml
-
+def _config(options: argparse.Namespace) -> PPOConfig:
     words = list(options.words)
     source = words.pop(0) if words and "=" not in words[0] else None
-    sys.stdout.write(to_yaml(load_config(source, words)))
-    return 0
+    return load_config(source, words)
 
 
-def _print_keys(options: argparse.Namespace) -> int:
-    for key in config_keys().values():
-        if key.path.startswith(options.prefix):
-            sys.stdout.write(f"{key.path}: {key.type} = {key.default!r}\n    {key.doc}\n")
-    return 0
+def _train(options: argparse.Namespace) -> str:
+    config = _config(options)
+    if options.dry_run:
+        return f"{to_yaml(resolve(config))}\n{describe_plan(config)}"
+    return summary(run_ppo(config))
+
+
+def _evaluate(options: argparse.Namespace) -> str:
+    config = _config(options)
+    config.data.train_files = config.data.train_files or config.data.val_files
+    metrics = run_ppo(config, EvaluationRunner).metrics
+    return "\n".join(f"{key} {value:.4f}" for key, value in metrics.items() if key.startswith("val-core/"))
+
+
+def _export(options: argparse.Namespace) -> str:
+    return f"done: {run_ppo(_config(options), ExportRunner).export}"
+
+
+def _keys(options: argparse.Namespace) -> str:
+    chosen = [key for key in config_keys().values() if key.path.startswith(options.prefix)]
+    return "\n".join(f"{key.path}: {key.type} = {key.default!r}\n    {key.doc}" for key in chosen)
 
 
 if __name__ == "__main__":

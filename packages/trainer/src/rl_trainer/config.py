@@ -38,7 +38,7 @@ class RewardConfig:
     """How a response becomes a number."""
 
     function: str = ""
-    """Rule reward: `package.module:name` or `path/to/file.py:name`; see docs/trainer/rewards.md."""
+    """Rule reward: a built-in name (gsm8k, math_verify, ...), `package.module:name` or `file.py:name`."""
     timeout_s: float = 30.0
     """Longest time for one row; a row that takes longer is left out of the step and counted."""
     num_processes: int = 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import difflib
 import inspect
+import itertools
 import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
@@ -110,7 +111,7 @@ def field_docs(cls: type) -> dict[str, str]:
     """The string that stands under each field of a dataclass (its documentation by convention)."""
     body = cast(ast.ClassDef, ast.parse(textwrap.dedent(inspect.getsource(cls))).body[0]).body
     docs = {}
-    for item, after in zip(body, body[1:], strict=False):
+    for item, after in itertools.pairwise(body):
         if (
             isinstance(item, ast.AnnAssign)
             and isinstance(item.target, ast.Name)

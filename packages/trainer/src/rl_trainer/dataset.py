@@ -117,7 +117,9 @@ def _read_jsonl(path: Path) -> Iterator[Row]:
             except json.JSONDecodeError as error:
                 raise DataError(f"{path}, line {number}: not JSON ({error})") from error
             if not isinstance(row, dict):
-                raise DataError(f"{path}, line {number}: a row must be a JSON object, not {line.strip()[:60]!r}")
+                raise DataError(
+                    f"{path}, line {number}: a row must be a JSON object, not {line.strip()[:60]!r}"
+                )
             yield row
 
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, cast
 
 import ray
 
 from .config import PPOConfig
-from .config_loading import load_config
 from .display import Display
 from .errors import RLTrainerError, TrainingError
 from .plan import resolve
@@ -21,7 +20,9 @@ from .task_runner import TaskRunner
 START_TIMEOUT_S = 120.0
 
 
-def run_ppo(config: PPOConfig, runner_class: type[TaskRunner] = TaskRunner, display: Display | None = None) -> FitResult:
+def run_ppo(
+    config: PPOConfig, runner_class: type[TaskRunner] = TaskRunner, display: Display | None = None
+) -> FitResult:
     """Check the configuration, get a cluster, train, and leave no process behind.
 
     Args:
@@ -47,7 +48,10 @@ def run_ppo(config: PPOConfig, runner_class: type[TaskRunner] = TaskRunner, disp
             return cast(FitResult, ray.get(result))
         except ray.exceptions.RayTaskError as error:
             cause = error.cause if isinstance(error.cause, RLTrainerError) else None
-            raise (cause or TrainingError(f"the run failed; logs: {config.trainer.default_local_dir}/logs\n{error}")) from error
+            raise (
+                cause
+                or TrainingError(f"the run failed; logs: {config.trainer.default_local_dir}/logs\n{error}")
+            ) from error
         finally:
             ray.kill(runner)
 
@@ -77,22 +81,6 @@ def _own_cluster(config: PPOConfig) -> dict[str, Any]:
     }
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Command line; returns the exit status."""
-    words = list(sys.argv[1:] if arguments is None else arguments)
-    source = words.pop(0) if words and "=" not in words[0] else None
-    try:
-        result = run_ppo(load_config(source, words))
-    except RLTrainerError as error:
-        sys.stderr.write(f"error: {error}\n")
-        return 2
-    except KeyboardInterrupt:
-        sys.stderr.write("interrupted; the last checkpoint is kept, run the same command to go on\n")
-        return 130
-    sys.stdout.write(summary(result) + "\n")
-    return 0
-
-
 def summary(result: FitResult) -> str:
     """The run's last line."""
     minutes = result.training_seconds / 60
@@ -101,4 +89,6 @@ def summary(result: FitResult) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    from .cli import main
+
+    sys.exit(main(["train", *sys.argv[1:]]))

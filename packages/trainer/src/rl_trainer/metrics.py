@@ -55,7 +55,7 @@ def data_metrics(tensors: Mapping[str, torch.Tensor], max_response_length: int) 
 
     Args:
         tensors: `token_level_scores token_level_rewards advantages returns` `[B, R]` float,
-            `response_mask` `[B, R]`, `response_lengths prompt_lengths` `[B]` in tokens; `values` with a critic.
+            `response_mask` `[B, R]`, `response_lengths prompt_lengths` `[B]` in tokens; `values` if any.
         max_response_length: a response of this length counts as cut off.
     """
     mask = tensors["response_mask"].bool()

@@ -7,11 +7,12 @@ import os
 from pathlib import Path
 
 import torch
-from rl_algos import get_adv_estimator_fn, get_policy_loss_fn
+
+from rl_algos import get_policy_loss_fn
 from rl_algos.errors import RLAlgosError
 from rl_workers.errors import RLWorkersError
 
-from .advantages import needs_values
+from .advantages import check_estimator, needs_values
 from .config import PPOConfig
 from .errors import ConfigError
 from .reward_process import load_reward_function
@@ -25,7 +26,10 @@ def resolve(config: PPOConfig) -> PPOConfig:
         ConfigError: the first contradiction found; it names the keys, the rule and the fix.
     """
     policy, data, trainer = config.actor_rollout_ref, config.data, config.trainer
-    policy.rollout.prompt_length, policy.rollout.response_length = data.max_prompt_length, data.max_response_length
+    policy.rollout.prompt_length, policy.rollout.response_length = (
+        data.max_prompt_length,
+        data.max_response_length,
+    )
     if trainer.device == "auto":
         trainer.device = "cuda" if torch.cuda.is_available() else "cpu"
     policy.device = config.critic.device = config.reward.model.device = trainer.device
@@ -79,12 +83,14 @@ def _check_data(config: PPOConfig) -> None:
 
 def _check_algorithm(config: PPOConfig) -> None:
     try:
-        get_adv_estimator_fn(config.algorithm.adv_estimator)
+        check_estimator(config.algorithm)
         get_policy_loss_fn(config.actor_rollout_ref.actor.policy_loss.loss_mode)
     except RLAlgosError as error:
         raise ConfigError(f"algorithm.adv_estimator or actor.policy_loss.loss_mode: {error}") from error
     if config.algorithm.kl_ctrl.type not in ("fixed", "adaptive"):
-        raise ConfigError(f"algorithm.kl_ctrl.type={config.algorithm.kl_ctrl.type!r}: choose fixed or adaptive")
+        raise ConfigError(
+            f"algorithm.kl_ctrl.type={config.algorithm.kl_ctrl.type!r}: choose fixed or adaptive"
+        )
     if config.actor_rollout_ref.rollout.n < 2 and config.algorithm.adv_estimator in ("grpo", "rloo"):
         raise ConfigError(
             f"algorithm.adv_estimator={config.algorithm.adv_estimator} compares the responses of one prompt: "

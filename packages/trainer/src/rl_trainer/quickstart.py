@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from .checkpoint import CheckpointStore
+from .cli import main
 from .config_loading import load_config
 from .errors import RLTrainerError
-from .main_ppo import main
 from .smollm2 import smollm2_folder
 from .tasks import addition_rows, write_jsonl
 
@@ -50,7 +50,7 @@ def run(arguments: Sequence[str]) -> int:
     except RLTrainerError as error:
         sys.stderr.write(f"error: {error}\n")
         return 2
-    status = main(["quickstart", *made, *arguments])
+    status = main(["train", "quickstart", *made, *arguments])
     if status == 0:
         sys.stdout.write(f"everything about the run is in {folder}\n")
     return status

@@ -14,8 +14,9 @@ from typing import Any, cast
 import numpy as np
 import torch
 from pebble import ProcessPool
-from rl_protocol import DataProto
 from transformers import PreTrainedTokenizerBase
+
+from rl_protocol import DataProto
 
 from .reward_process import load_reward_function, score_row
 
@@ -36,6 +37,11 @@ class RewardResult:
     extras: dict[str, np.ndarray]
     failures: dict[str, int]
 
+    def metrics(self) -> dict[str, float]:
+        """Mean of each further number, and failures by kind."""
+        means = {f"reward/{name}": float(np.nanmean(values)) for name, values in self.extras.items()}
+        return means | {f"reward/{kind}/sum": float(count) for kind, count in self.failures.items()}
+
 
 class RewardManager:
     """Scores responses with `compute_score(data_source, solution_str, ground_truth, extra_info)`.
@@ -55,7 +61,11 @@ class RewardManager:
     """
 
     def __init__(
-        self, function: str, tokenizer: PreTrainedTokenizerBase, timeout_s: float = 30.0, num_processes: int = 1
+        self,
+        function: str,
+        tokenizer: PreTrainedTokenizerBase,
+        timeout_s: float = 30.0,
+        num_processes: int = 1,
     ) -> None:
         load_reward_function(function)
         self.function, self.tokenizer, self.timeout_s = function, tokenizer, timeout_s

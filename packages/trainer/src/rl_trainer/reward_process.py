@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from .errors import RewardError
+from .scores import BUILT_IN
 
 RewardFunction = Callable[..., Any]
 ROW_ARGUMENTS = ("data_source", "solution_str", "ground_truth", "extra_info")
@@ -26,16 +27,23 @@ def score_row(function: str, row: Mapping[str, Any]) -> object:
 
 @cache
 def load_reward_function(spec: str) -> RewardFunction:
-    """Find `package.module:name` or `path/to/file.py:name`.
+    """Find a built-in reward by name, or `package.module:name` or `path/to/file.py:name`.
 
     Raises:
         RewardError: module, file or name does not exist, or the signature does not fit.
     """
+    if spec in BUILT_IN:
+        return BUILT_IN[spec]
     module_name, colon, name = spec.rpartition(":")
     if not colon:
-        raise RewardError(f"reward.function={spec!r}: write it as package.module:name or path/to/file.py:name")
+        names = ", ".join(BUILT_IN)
+        raise RewardError(
+            f"reward.function={spec!r}: write package.module:name or path/to/file.py:name, or one of {names}"
+        )
     try:
-        module = _load_file(module_name) if module_name.endswith(".py") else importlib.import_module(module_name)
+        module = (
+            _load_file(module_name) if module_name.endswith(".py") else importlib.import_module(module_name)
+        )
         function = getattr(module, name)
     except (ImportError, AttributeError, FileNotFoundError, SyntaxError) as error:
         raise RewardError(f"reward.function={spec!r} can't be loaded: {error}") from error

