@@ -128,6 +128,16 @@ class WorkerGroup(ABC):
         """Ask the workers for their layouts again, after they have registered new ones."""
         self._meshes.clear()
 
+    def submit(self, method: str, /, *args: Any, **kwargs: Any) -> Any:
+        """Call a registered method as its bound form does, but without waiting.
+
+        Returns:
+            A `DataProtoFuture` where the method's mode stacks batches, else references.
+        """
+        if method not in self._registered:
+            self.__getattr__(method)  # raises the error that names what is registered
+        return self._call(method, replace(self._registered[method], blocking=False), *args, **kwargs)
+
     # --- by name ----------------------------------------------------------------------------------------
 
     def execute_all_sync(self, method: str, *args: Any, **kwargs: Any) -> list[Any]:
