@@ -31,6 +31,7 @@ def loss_weights(
     *,
     norm_constant: float | None = None,
     prompt_index: GroupIndex | None = None,
+    dtype: torch.dtype = torch.float32,
 ) -> Tensor:
     r"""Return one weight per row, so that the loss is `sum(where(mask, loss, 0) * weights[:, None])`.
 
@@ -50,9 +51,10 @@ def loss_weights(
         mode: one of the above; an unknown one raises `UnknownNameError`.
         norm_constant: positive; only for `seq-mean-token-sum-norm`.
         prompt_index: `[B]` ids; only for `prompt-mean`.
+        dtype: of the result.
 
     Returns:
-        float32 `[B]`; 0 for rows without a token, also where no row has one.
+        `[B]`, float32 unless asked otherwise; 0 for rows without a token, also where no row has one.
     """
     if mode not in AGGREGATION_MODES:
         raise unknown_name("loss aggregation mode", mode, AGGREGATION_MODES)
@@ -61,7 +63,7 @@ def loss_weights(
     _check_options(mode, norm_constant, prompt_index)
     lengths = check_mask(mask, mask.shape, "mask").sum(dim=1).double()
     weights = _denominators(lengths, mode, norm_constant, prompt_index)
-    return torch.where(lengths > 0, 1.0 / weights.clamp(min=torch.finfo(torch.float64).tiny), 0.0).float()
+    return torch.where(lengths > 0, 1.0 / weights.clamp(min=torch.finfo(torch.float64).tiny), 0.0).to(dtype)
 
 
 def agg_loss(
@@ -79,7 +81,13 @@ def agg_loss(
     gradient 0; with nothing selected the loss is 0. For a micro-batch use `weighted_sum` with weights of the
     global mini-batch.
     """
-    weights = loss_weights(loss_mask, loss_agg_mode, norm_constant=norm_constant, prompt_index=prompt_index)
+    weights = loss_weights(
+        loss_mask,
+        loss_agg_mode,
+        norm_constant=norm_constant,
+        prompt_index=prompt_index,
+        dtype=compute_dtype(loss_mat),
+    )
     return weighted_sum(loss_mat, loss_mask, weights)
 
 

@@ -33,6 +33,6 @@ def compute_policy_loss_dro(
 
     def token_loss(rows: Rows) -> TokenLoss:
         loss = 0.5 * dro_beta * rows.log_ratio.square() - rows.advantages * rows.log_prob
-        return TokenLoss(loss, ratio_metrics(rows.log_ratio, rows.mask))
+        return TokenLoss(loss, ratio_metrics(rows.log_ratio, rows.mask, clamped=False))
 
     return evaluate(token_loss, old_log_prob, log_prob, advantages, response_mask, **weighting)

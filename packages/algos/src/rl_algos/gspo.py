@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Unpack
 
+from rl_algos.masking import select
 from rl_algos.ppo import bounded_loss, clip_bounds
 from rl_algos.registry import register_policy_loss
 from rl_algos.token_loss import PolicyLossOutput, Rows, TokenLoss, Weighting, evaluate
@@ -78,6 +79,7 @@ def compute_policy_loss_luspo(
 
 
 def sequence_log_ratio(rows: Rows) -> Tensor:
-    """Row mean of the log-ratio at the anchor, plus the token's own move away from the anchor, `[b, T]`."""
+    """Row mean of the log-ratio at the anchor, plus the token's own move away from it, `[b, T]`; 0 if
+    masked."""
     mean = rows.row_mean(rows.anchor - rows.old_log_prob)
-    return mean + (rows.log_prob.detach() - rows.anchor)
+    return select(mean + (rows.log_prob.detach() - rows.anchor), rows.mask)

@@ -40,8 +40,12 @@ def masked_mean(values: Tensor, mask: Tensor, axis: int | None = None) -> Tensor
 def masked_var(values: Tensor, mask: Tensor, unbiased: bool = True) -> Tensor:
     """Variance of the selected entries (divisor n - 1 or n); 0 for one entry or none, and for equal ones."""
     check_floating("values", values)
-    chosen = values[check_mask(mask, values.shape, "mask")].double()
-    return _variance(chosen, unbiased).to(compute_dtype(values))
+    flat = values[check_mask(mask, values.shape, "mask")].double()
+    if flat.numel() < 2 or bool(flat.max() == flat.min()):
+        return torch.zeros((), dtype=compute_dtype(values), device=values.device)
+    _, variance = moments(flat, torch.ones_like(flat))
+    biased = variance * ((flat.numel() - 1) / flat.numel())
+    return (variance if unbiased else biased).to(compute_dtype(values))
 
 
 def masked_whiten(values: Tensor, mask: Tensor, shift_mean: bool = True, epsilon: float = 1e-8) -> Tensor:
@@ -60,11 +64,19 @@ def whiten_flat(flat: Tensor, shift_mean: bool = True, epsilon: float = 1e-8) ->
     """Whiten a 1-D float64 tensor of selected entries; see `masked_whiten`."""
     if flat.numel() == 0:
         return flat
-    mean = flat.mean()
     if bool(flat.max() == flat.min()):
         return torch.zeros_like(flat) if shift_mean else flat.clone()
-    whitened = (flat - mean) * torch.rsqrt(_variance(flat, unbiased=True) + epsilon)
+    mean, variance = moments(flat, torch.ones_like(flat))
+    whitened = (flat - mean) * torch.rsqrt(variance + epsilon)
     return whitened if shift_mean else whitened + mean
+
+
+def moments(values: Tensor, counts: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean and unbiased variance of float64 `values`, each of which stands for `counts` entries (more than
+    1)."""
+    total = counts.sum()
+    mean = (counts * values).sum() / total
+    return mean, (counts * (values - mean).square()).sum() / (total - 1)
 
 
 def scatter_flat(flat: Tensor, mask: Tensor, dtype: torch.dtype) -> Tensor:
@@ -73,9 +85,3 @@ def scatter_flat(flat: Tensor, mask: Tensor, dtype: torch.dtype) -> Tensor:
         raise ShapeError(f"flat has shape {tuple(flat.shape)}, expected one dimension")
     out = torch.zeros(mask.shape, dtype=dtype, device=flat.device)
     return out.masked_scatter_(mask, flat.to(dtype))
-
-
-def _variance(flat: Tensor, unbiased: bool) -> Tensor:
-    if flat.numel() < 2 or bool(flat.max() == flat.min()):
-        return flat.new_zeros(())
-    return flat.var(correction=1 if unbiased else 0)

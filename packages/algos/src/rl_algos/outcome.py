@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from rl_algos.masking import moments
 from rl_algos.validation import check_mask, check_tokens, compute_dtype
 
 if TYPE_CHECKING:
@@ -50,7 +51,5 @@ def whiten_rows(values: Tensor, mask: Tensor) -> Tensor:
     present = values[lengths > 0]
     if present.numel() == 0 or bool(present.max() == present.min()):
         return torch.zeros_like(values)
-    tokens = lengths.sum()
-    mean = (lengths * values).sum() / tokens
-    variance = (lengths * (values - mean).square()).sum() / (tokens - 1)
+    mean, variance = moments(values, lengths)
     return torch.where(lengths > 0, (values - mean) * torch.rsqrt(variance + 1e-8), 0)

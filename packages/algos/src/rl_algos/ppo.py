@@ -148,11 +148,13 @@ def clipped_surrogate(low: float, high: float, dual: float) -> Callable[[Rows], 
 def bounded_loss(
     rows: Rows, log_ratio: Tensor, low: float, high: float, dual: float = float("inf")
 ) -> TokenLoss:
-    """Clipped surrogate of a ratio, with its gradient in closed form: `-A r` where no bound holds, else 0.
+    """Clipped surrogate of a log-ratio that is 0 under the mask, with its gradient in closed form: `-A r`
+    where no bound holds, else 0.
 
     For A >= 0 it is `-A min(r, 1 + high)`; for A < 0 `-A` times r between `1 - low` and `dual`.
     """
-    ratio = clamp_log_ratio(log_ratio).exp()
+    clamped = clamp_log_ratio(log_ratio)
+    ratio = clamped.exp()
     negative = rows.advantages < 0
     upper = choose(negative, dual, 1.0 + high, ratio)
     lower = choose(negative, 1.0 - low, 0.0, ratio)
@@ -166,7 +168,7 @@ def bounded_loss(
     metrics = {
         "pg_clipfrac": Metric.mean_of_sum((clipped & ~beyond_dual).sum(), tokens),
         "pg_clipfrac_lower": Metric.mean_of_sum(beyond_dual.sum(), tokens),
-        "ppo_kl": Metric.mean_of_sum(-rows.log_ratio.detach().sum(), tokens),
+        "ppo_kl": Metric.mean_of_sum(-clamped.sum(), tokens),
         "ratio_clampfrac": Metric.mean_of_sum((beyond & rows.mask).sum(), tokens),
     }
     return TokenLoss(loss, metrics, loss * (free & ~beyond))

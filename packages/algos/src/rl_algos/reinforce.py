@@ -29,4 +29,5 @@ def compute_policy_loss_reinforce(
 def log_prob_loss(rows: Rows) -> TokenLoss:
     """Per-token `-A log_prob`, gradient `-A`."""
     loss = -rows.advantages * rows.log_prob.detach()
-    return TokenLoss(loss, ratio_metrics(rows.log_ratio.detach(), rows.mask), -rows.advantages)
+    metrics = ratio_metrics(rows.log_ratio, rows.mask, clamped=False)
+    return TokenLoss(loss, metrics, -rows.advantages)

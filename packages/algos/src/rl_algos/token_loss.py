@@ -97,11 +97,16 @@ def clamp_log_ratio(log_ratio: Tensor) -> Tensor:
     return log_ratio.clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)
 
 
-def ratio_metrics(log_ratio: Tensor, mask: Tensor) -> dict[str, Metric]:
-    """`ppo_kl`: mean of old minus new log-prob; `ratio_clampfrac`: share of log-ratios beyond plus or minus
-    20."""
-    beyond = log_ratio.detach().abs() > LOG_RATIO_LIMIT
-    return {"ppo_kl": Metric.mean(-log_ratio, mask), "ratio_clampfrac": Metric.mean(beyond.float(), mask)}
+def ratio_metrics(log_ratio: Tensor, mask: Tensor, clamped: bool = True) -> dict[str, Metric]:
+    """Return the metrics of a loss's log-ratios `[b, T]`.
+
+    `ppo_kl`: mean of minus the log-ratio, as the loss uses it (clamped, unless it takes no exponential);
+    `ratio_clampfrac`: share of log-ratios beyond plus or minus 20.
+    """
+    log_ratio = log_ratio.detach()
+    beyond = log_ratio.abs() > LOG_RATIO_LIMIT
+    used = clamp_log_ratio(log_ratio) if clamped else log_ratio
+    return {"ppo_kl": Metric.mean(-used, mask), "ratio_clampfrac": Metric.mean(beyond.float(), mask)}
 
 
 def evaluate(
@@ -133,8 +138,22 @@ def evaluate(
         anchor=anchor,
     )
     mask = check_mask(response_mask, shape)
-    weights = _row_weights(mask, row_weights, loss_agg_mode, norm_constant, prompt_index)
     dtype = compute_dtype(old_log_prob, log_prob, advantages)
+    if row_weights is None and loss_agg_mode is not None:
+        row_weights = loss_weights(
+            mask, loss_agg_mode, norm_constant=norm_constant, prompt_index=prompt_index, dtype=dtype
+        )
+    elif (
+        row_weights is None
+        or loss_agg_mode is not None
+        or norm_constant is not None
+        or prompt_index is not None
+    ):
+        raise OptionError(
+            "give either row_weights (a micro-batch's rows of loss_weights(global mask, mode)) or "
+            "loss_agg_mode with what the mode needs (the given rows are the whole mini-batch), not both"
+        )
+    check_rows("row_weights", row_weights, mask.shape[0])
     with_gradient = torch.is_grad_enabled() and log_prob.requires_grad
     inputs: dict[str, Tensor | None] = {
         "log_prob": log_prob.detach(),
@@ -144,7 +163,7 @@ def evaluate(
         "rollout_is_weights": rollout_is_weights,
         **{f"extras/{name}": tensor for name, tensor in (extras or {}).items()},
     }
-    blocks = _Blocks(token_loss, inputs, mask, weights, dtype, with_gradient)
+    blocks = _Blocks(token_loss, inputs, mask, row_weights, dtype, with_gradient)
     loss, gradient, metrics = blocks.run()
     if gradient is not None:
         loss = _attach_gradient(log_prob, loss, gradient)
@@ -210,29 +229,6 @@ class _Blocks:
             cut["log_prob"] = cut["log_prob"].detach().requires_grad_()
         lengths = mask.sum(dim=1, keepdim=True).to(self.dtype)
         return Rows(mask=mask, lengths=lengths, extras=extras, **cut), token_weights
-
-
-def _row_weights(
-    mask: Tensor,
-    row_weights: Tensor | None,
-    loss_agg_mode: str | None,
-    norm_constant: float | None,
-    prompt_index: GroupIndex | None,
-) -> Tensor:
-    if (row_weights is None) == (loss_agg_mode is None):
-        raise OptionError(
-            "give either row_weights (a micro-batch's rows of loss_weights(global mask, mode)) or "
-            "loss_agg_mode (the given rows are the whole mini-batch), exactly one of them"
-        )
-    if loss_agg_mode is not None:
-        return loss_weights(mask, loss_agg_mode, norm_constant=norm_constant, prompt_index=prompt_index)
-    if norm_constant is not None or prompt_index is not None:
-        raise OptionError(
-            "norm_constant and prompt_index belong to loss_agg_mode; row_weights holds them already"
-        )
-    assert row_weights is not None
-    check_rows("row_weights", row_weights, mask.shape[0])
-    return row_weights
 
 
 def _attach_gradient(log_prob: Tensor, loss: Tensor, gradient: Tensor) -> Tensor:
