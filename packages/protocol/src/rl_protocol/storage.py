@@ -61,7 +61,8 @@ class _Writer:
 
     def array(self, where: str, array: np.ndarray[Any, Any]) -> dict[str, Any]:
         if array.dtype == object or array.dtype.kind in "US":
-            items = [self.value(f"{where}[{i}]", item) for i, item in enumerate(array.flat)]
+            flat = array.ravel().tolist()  # numpy strings become Python's
+            items = [self.value(f"{where}[{i}]", item) for i, item in enumerate(flat)]
             return {_TAG: "objects", "shape": list(array.shape), "dtype": array.dtype.str, "items": items}
         try:
             return {_TAG: "array", "data": self.keep(torch.from_numpy(np.array(array)))}
@@ -79,6 +80,8 @@ class _Writer:
             return self.tensor(where, value)
         if isinstance(value, np.ndarray):
             return self.array(where, value)
+        if isinstance(value, np.str_ | np.bytes_):
+            return self.value(where, value.item())
         if isinstance(value, np.generic) and value.dtype.kind in "biuf":
             return {_TAG: "scalar", "data": self.keep(torch.from_numpy(np.array(value)))}
         if type(value) is bytes:

@@ -33,6 +33,7 @@ class Encoder:
 
     def __init__(self) -> None:
         self.nbytes = 0
+        self._boxed: dict[int, Any] = {}
 
     def tensor(self, tensor: torch.Tensor) -> tuple[Any, ...]:
         """A tensor as `(array, dtype name or None)`, or as `("jagged", values, lengths)`."""
@@ -66,6 +67,14 @@ class Encoder:
         if isinstance(value, str | bytes):
             self.nbytes += len(value)
             return value
+        if value is None or isinstance(value, bool | int | float):
+            self.nbytes += 8
+            return value
+        if id(value) not in self._boxed:  # one object in many rows travels once, and stays one object
+            self._boxed[id(value)] = self._box(value)
+        return self._boxed[id(value)]
+
+    def _box(self, value: Any) -> Any:
         if isinstance(value, torch.Tensor):
             return _TensorBox(self.tensor(value))
         if isinstance(value, np.ndarray):
