@@ -2,13 +2,27 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import torch
+import torch.distributed as dist
+from torch.distributed.checkpoint import filesystem
 from torch.distributed.tensor import DTensor
 from transformers import AutoModelForCausalLM
 
-from rl_workers.config import FSDPConfig, ModelConfig, OptimConfig
+from rl_protocol import DataProto
+from rl_rollout import RolloutConfig
+from rl_workers import (
+    ActorConfig,
+    ActorRolloutRefConfig,
+    ActorRolloutRefWorker,
+    CheckpointError,
+    FSDPConfig,
+    ModelConfig,
+    OptimConfig,
+    RefConfig,
+)
 from rl_workers.engine import FSDPEngine
 from rl_workers.layout import build_layout
 from rl_workers.loading import build_on_meta
@@ -92,7 +106,7 @@ def train_steps(
         built.train_step(batches, loss_fn)
         if built.layout.sp_rank:
             total.zero_()
-        torch.distributed.all_reduce(total)
+        dist.all_reduce(total)
         losses.append(float(total))
     weights = {
         n: p.full_tensor() if isinstance(p, DTensor) else p for n, p in built.module.named_parameters()
@@ -116,3 +130,142 @@ def log_probs(path: str, batch: dict[str, torch.Tensor], form: str, budget: int,
             for values, target in zip(built.module(b), out, strict=True):
                 b.scatter(values, target)
     return out[0].numpy(), out[1].numpy()
+
+
+def make_worker(cls: Any, *args: Any) -> Any:
+    """A worker object in this rank's process, initialised."""
+    os.environ |= {
+        "RANK": str(dist.get_rank()),
+        "WORLD_SIZE": str(dist.get_world_size()),
+        "LOCAL_RANK": str(dist.get_rank()),
+        "LOCAL_WORLD_SIZE": str(dist.get_world_size()),
+    }
+    worker = cls(*args)
+    worker.init_model()
+    return worker
+
+
+def actor_config(path: str, *, lr: float = 0.05, budget: int = 64, **changes: Any) -> ActorRolloutRefConfig:
+    """Float32 and SGD, so that results can be compared exactly."""
+    config = ActorRolloutRefConfig(
+        model=ModelConfig(path=path),
+        actor=ActorConfig(
+            ppo_max_token_len_per_gpu=budget,
+            optim=OptimConfig(name="sgd", lr=lr, weight_decay=0.0),
+            fsdp_config=FSDPConfig(compute_dtype="float32"),
+        ),
+        rollout=RolloutConfig(name="hf", prompt_length=9, response_length=7, dtype="float32"),
+        ref=RefConfig(fsdp_config=FSDPConfig(compute_dtype="float32")),
+        device="cpu",
+    )
+    for name, value in changes.items():
+        *parents, leaf = name.split("__")
+        target: Any = config
+        for parent in parents:
+            target = getattr(target, parent)
+        setattr(target, leaf, value)
+    return config
+
+
+def as_proto(batch: dict[str, torch.Tensor], **meta: Any) -> DataProto:
+    return DataProto.from_dict(tensors=batch, meta_info=meta)
+
+
+def run_actor(
+    config: ActorRolloutRefConfig,
+    batch: dict[str, torch.Tensor],
+    steps: int = 1,
+    *,
+    role: str = "actor",
+    load: str = "",
+    save: str = "",
+    export: str = "",
+    save_at: int = -1,
+    load_optimizer: bool = True,
+    **save_options: Any,
+) -> dict[str, Any]:
+    """Log-probabilities, then steps, of this rank's rows; metrics of each step."""
+    worker = make_worker(ActorRolloutRefWorker, config, role)
+    step0 = worker.load_checkpoint(load, load_optimizer) if load else 0
+    mine = my_rows(batch, worker.actor.layout)
+    proto = as_proto(mine, temperature=0.7)
+    before = worker.compute_log_prob(proto).batch
+    metrics = []
+    for step in range(steps):
+        metrics.append(worker.update_actor(proto).meta_info["metrics"])
+        if save and step == (save_at if save_at >= 0 else steps - 1):
+            worker.save_checkpoint(save, step + 1, **save_options)
+    if save:
+        worker.wait_checkpoint()
+    after = worker.compute_log_prob(proto).batch
+    found = {"step": step0, "metrics": metrics}
+    found["before"] = before["old_log_probs"].numpy()
+    found["entropy"] = before["entropys"].numpy()
+    found["after"] = after["old_log_probs"].numpy()
+    if "ref" in role:
+        found["ref"] = worker.compute_ref_log_prob(proto).batch["ref_log_prob"].numpy()
+    if export:
+        worker.export_hf(export)
+    return found
+
+
+def dying_save(config: ActorRolloutRefConfig, batch: dict[str, torch.Tensor], path: str) -> bool:
+    """A second save that fails when half of the files are written; whether it was reported."""
+    worker = make_worker(ActorRolloutRefWorker, config, "actor")
+    worker.load_checkpoint(path)
+    worker.update_actor(as_proto(my_rows(batch, worker.actor.layout), temperature=0.7))
+    saved = filesystem.FileSystemWriter.write_data
+
+    def write_data(self: Any, *args: Any) -> Any:
+        if dist.get_rank() == 1:
+            raise OSError("No space left on device")
+        return saved(self, *args)
+
+    filesystem.FileSystemWriter.write_data = write_data  # type: ignore[method-assign]
+    try:
+        worker.save_checkpoint(path, 2)
+    except CheckpointError as error:
+        return "No space left" in str(error)
+    return False
+
+
+def make_prompts(rows: int, seed: int = 0) -> DataProto:
+    g = torch.Generator().manual_seed(seed)
+    ids = torch.randint(4, 100, (rows, 9), generator=g)
+    mask = torch.ones_like(ids)
+    mask[:1, :4] = 0
+    tensors = {
+        "input_ids": ids * mask,
+        "attention_mask": mask,
+        "position_ids": (mask.cumsum(1) - 1).clamp_min(0),
+        "seeds": torch.arange(rows),
+    }
+    return DataProto.from_dict(tensors=tensors)
+
+
+def with_advantages(generated: DataProto, temperature: float = 1.0) -> DataProto:
+    mask = generated.batch["response_mask"]
+    extra = DataProto.from_dict(
+        tensors={
+            "advantages": torch.randn(mask.shape, generator=torch.Generator().manual_seed(0)),
+            "row_weights": torch.full((len(generated),), 1.0 / max(1, int(mask.sum()))),
+        }
+    )
+    joined = generated.union(extra)
+    joined.meta_info["temperature"] = temperature
+    return joined
+
+
+def rounds(config: ActorRolloutRefConfig, count: int, *, sync: bool = True, export: str = "") -> list[Any]:
+    """Generate and update ``count`` times; the metrics of each round. ``sync=False`` keeps the engine's weights."""
+    worker = make_worker(ActorRolloutRefWorker, config, "actor_rollout_ref")
+    metrics = []
+    for index in range(count):
+        if index and not sync:
+            worker._manager.push_weights = lambda: None
+        batch = with_advantages(worker.generate_sequences(make_prompts(6)), config.rollout.temperature)
+        metrics.append(worker.update_actor(batch).meta_info["metrics"])
+    if export:
+        worker.export_hf(export)
+    worker.rollout.close()
+    return metrics

@@ -16,12 +16,12 @@ _CONTEXT.set_forkserver_preload(["torch", "transformers.models.llama.modeling_ll
 
 
 def _rank_main(
-    rank: int, world: int, store: str, fn: Callable[..., Any], args: tuple[Any, ...], out: Any
+    rank: int, world: int, store: str, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: Any, out: Any
 ) -> None:
     torch.set_num_threads(1)
     try:
         dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=world)
-        out.put((rank, True, fn(*args)))
+        out.put((rank, True, fn(*args, **kwargs)))
     except BaseException:
         out.put((rank, False, traceback.format_exc()))
     finally:
@@ -30,13 +30,13 @@ def _rank_main(
 
 
 def run_ranks(
-    tmp_path: Any, world: int, fn: Callable[..., Any], *args: Any, timeout: float = 120
+    tmp_path: Any, world: int, fn: Callable[..., Any], *args: Any, timeout: float = 120, **kwargs: Any
 ) -> list[Any]:
     """Results of ``fn(*args)`` on each rank; raises with the traceback of the first that failed."""
     store = tmp_path / f"store-{socket.gethostname()}-{id(fn)}-{len(list(tmp_path.iterdir()))}"
     out = _CONTEXT.Queue()
     ranks = [
-        _CONTEXT.Process(target=_rank_main, args=(r, world, str(store), fn, args, out), daemon=True)
+        _CONTEXT.Process(target=_rank_main, args=(r, world, str(store), fn, args, kwargs, out), daemon=True)
         for r in range(world)
     ]
     for process in ranks:

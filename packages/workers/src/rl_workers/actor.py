@@ -32,7 +32,7 @@ from rl_workers.lora import add_adapters, initial_adapter
 from rl_workers.micro_batches import check_longest_row
 from rl_workers.models import PolicyModel
 from rl_workers.packing import PackedBatch
-from rl_workers.policy_step import REQUIRED, PolicyStep
+from rl_workers.policy_step import OPTIONAL, REQUIRED, PolicyStep, loss_inputs
 from rl_workers.reduction import reduce_metrics
 from rl_workers.ulysses import check_heads
 
@@ -40,7 +40,6 @@ logger = logging.getLogger(__name__)
 
 ROLES = ("actor", "rollout", "ref", "actor_rollout", "actor_rollout_ref")
 _BUDGET_KEY = "actor_rollout_ref.actor.ppo_max_token_len_per_gpu"
-_OPTIONAL = ("old_log_probs", "ref_log_prob", "rollout_is_weights", "rollout_log_probs")
 
 _actor = make_nd_compute_dataproto_dispatch_fn(mesh_name="actor")
 _rollout = make_nd_compute_dataproto_dispatch_fn(mesh_name="rollout")
@@ -187,8 +186,7 @@ class ActorRolloutRefWorker(EngineWorker):
         config = self.config.actor
         temperature = _temperature(data)
         batches = self._cut(data, engine)
-        held = list(data.batch.keys()) if data.batch is not None else []
-        tensors = columns(data, REQUIRED) | present(data, _OPTIONAL) | present(data, held)
+        tensors = columns(data, REQUIRED) | present(data, [*OPTIONAL, *loss_inputs(config)])
         step = PolicyStep(config, {k: v.to(engine.layout.device) for k, v in tensors.items()})
 
         def loss_fn(batch: PackedBatch) -> Tensor:

@@ -78,9 +78,7 @@ class AttentionPlan:
             # without matrix tiles torch's bf16 kernel is slower than its float32 one, and less exact
             query, key, value = query.float(), key.float(), value.float()
         sizes = [unit.tokens for unit in self.units]
-        pieces = zip(
-            self.units, query.split(sizes, 2), key.split(sizes, 2), value.split(sizes, 2), strict=True
-        )
+        pieces = zip(self.units, *(_cut(x, sizes) for x in (query, key, value)), strict=True)
         outputs = [self._attend_unit(unit, q, k, v, scale, window) for unit, q, k, v in pieces]
         return (outputs[0] if len(outputs) == 1 else torch.cat(outputs, 2)).to(dtype)
 
@@ -93,7 +91,7 @@ class AttentionPlan:
         if unit.is_plain or unit.tokens <= _DENSE_UNIT:
             return _sdpa(query, key, value, self._unit_mask(unit, window if windowed else None), scale)
         sizes = [unit.prompt, *unit.responses]
-        queries, keys, values = query.split(sizes, 2), key.split(sizes, 2), value.split(sizes, 2)
+        queries, keys, values = (_cut(x, sizes) for x in (query, key, value))
         outputs = [self._attend_unit(Unit(unit.prompt, ()), queries[0], keys[0], values[0], scale, window)]
         for length, q, k, v in zip(unit.responses, queries[1:], keys[1:], values[1:], strict=True):
             k, v = torch.cat([keys[0], k], 2), torch.cat([values[0], v], 2)
@@ -149,6 +147,10 @@ class AttentionPlan:
             enable_gqa=q.shape[1] != k.shape[1],
         )
         return out.transpose(0, 1)[None]  # type: ignore[union-attr]
+
+
+def _cut(x: Tensor, sizes: list[int]) -> tuple[Tensor, ...]:
+    return torch.split(x, sizes, 2)
 
 
 def _sdpa(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scale: float | None) -> Tensor:

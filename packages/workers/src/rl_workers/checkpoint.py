@@ -10,22 +10,26 @@ import json
 import logging
 import os
 import shutil
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, cast
 
 import torch
 import torch.distributed as dist
-import torch.distributed.checkpoint as dcp
 from torch import Tensor
+from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.state_dict import (
     StateDictOptions,
     get_optimizer_state_dict,
     set_optimizer_state_dict,
 )
+from torch.distributed.checkpoint.state_dict_loader import load as dcp_load
+from torch.distributed.checkpoint.state_dict_saver import save as dcp_save
+from torch.distributed.tensor import DTensor
 
 from rl_workers.engine import FSDPEngine
 from rl_workers.errors import CheckpointError
+from rl_workers.layout import with_local
 
 logger = logging.getLogger(__name__)
 
@@ -40,7 +44,8 @@ class Checkpointer:
     def __init__(self, engine: FSDPEngine) -> None:
         self.engine = engine
         self._group: dist.ProcessGroup | None = None
-        self._pending: Future[Any] | None = None
+        self._writer: ThreadPoolExecutor | None = None
+        self._pending: Future[None] | None = None
 
     def save(
         self, path: str, global_step: int, *, with_optimizer: bool = True, blocking: bool = True
@@ -61,19 +66,13 @@ class Checkpointer:
         dist.barrier()
         state = self._state(with_optimizer)
         if blocking:
-            dcp.save(state, checkpoint_id=partial)
-            if dist.get_rank() == 0:
-                commit(partial, final)
-            dist.barrier()
+            _write(state, partial, final, None)
             return
-        if self._group is None:
+        if self._writer is None:
             # its own group: collectives of the writer and of training would otherwise meet each other
+            self._writer = ThreadPoolExecutor(1, "rl-workers-checkpoint")
             self._group = dist.new_group(backend="gloo")
-        pending = cast(Future[Any], dcp.async_save(state, checkpoint_id=partial, process_group=self._group))
-        if dist.get_rank() == 0:
-            # rank 0 finishes last: it writes the metadata when it has heard from all
-            pending.add_done_callback(lambda done: None if done.exception() else commit(partial, final))
-        self._pending = pending
+        self._pending = self._writer.submit(_write, _staged(state), partial, final, self._group)
 
     def wait(self) -> None:
         """Wait for a save in the background.
@@ -84,11 +83,7 @@ class Checkpointer:
         pending, self._pending = self._pending, None
         if pending is None:
             return
-        try:
-            pending.result()
-        except Exception as error:
-            raise CheckpointError(f"the checkpoint in the background was not written: {error}") from error
-        dist.barrier()
+        pending.result()
 
     def load(self, path: str, *, with_optimizer: bool = True) -> int:
         """Load a checkpoint that any number of ranks saved, and return its global step.
@@ -106,8 +101,8 @@ class Checkpointer:
             )
         state = self._state(wants)
         try:
-            dcp.load(state, checkpoint_id=folder)
-        except Exception as error:
+            dcp_load(state, checkpoint_id=folder)
+        except (Exception, CheckpointException) as error:
             raise CheckpointError(f"{path} does not fit this model: {error}") from error
         if wants:
             self._restore_optimizer(state["optimizer"], int(described["schedule_step"]))
@@ -160,6 +155,28 @@ class Checkpointer:
         if described["format"] != _FORMAT:
             raise CheckpointError(f"{folder} has format {described['format']}, this version reads {_FORMAT}")
         return described
+
+
+def _write(state: dict[str, Any], partial: Path, final: Path, group: dist.ProcessGroup | None) -> None:
+    """Write this rank's shards; when all ranks have, rank 0 gives the folder its name."""
+    try:
+        dcp_save(state, checkpoint_id=partial, process_group=group)
+    except CheckpointException as error:
+        raise CheckpointError(
+            f"{final} was not written: {error}; what was there before is untouched"
+        ) from error
+    if dist.get_rank() == 0:
+        commit(partial, final)
+    dist.barrier(group)
+
+
+def _staged(value: Any) -> Any:
+    """A copy in CPU memory, which training cannot change."""
+    if isinstance(value, dict):
+        return {key: _staged(entry) for key, entry in value.items()}
+    if isinstance(value, DTensor):
+        return with_local(value, value.to_local().to("cpu", copy=True))
+    return value.to("cpu", copy=True) if isinstance(value, Tensor) else value
 
 
 def commit(partial: Path, final: Path) -> None:

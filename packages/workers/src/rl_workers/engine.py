@@ -5,12 +5,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import cast
+from typing import Any, cast
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed._composable import checkpoint as checkpoint_activations
+from torch.distributed._composable.checkpoint_activation import checkpoint as checkpoint_activations
 from torch.distributed.fsdp import (
     CPUOffloadPolicy,
     FSDPModule,
@@ -78,7 +78,7 @@ class FSDPEngine:
         offload = OffloadPolicy()
         if self.fsdp.param_offload:
             offload = CPUOffloadPolicy(pin_memory=torch.cuda.is_available())
-        options = {
+        options: dict[str, Any] = {
             "mesh": self.layout.mesh,
             "mp_policy": precision,
             "offload_policy": offload,
@@ -87,8 +87,8 @@ class FSDPEngine:
         for layer in transformer_layers(self.module.lm):
             if checkpoint_layers:
                 checkpoint_activations(layer)
-            fully_shard(layer, **options)  # type: ignore[arg-type]
-        fully_shard(self.module, **options)  # type: ignore[arg-type]
+            fully_shard(layer, **options)
+        fully_shard(self.module, **options)
 
     @property
     def lr(self) -> float:
@@ -151,22 +151,9 @@ class FSDPEngine:
     def _clip(self) -> float:
         """Norm of the global gradient from local shards and one reduction; scales the gradients in place."""
         grads = [cast(DTensor, p.grad).to_local() for p in self.parameters() if p.grad is not None]
-        device = self.layout.device
-        if grads:
-            total = (
-                torch.stack(
-                    [
-                        g.float().square().sum()
-                        if g.dtype != torch.float32
-                        else torch.linalg.vector_norm(g).square()
-                        for g in grads
-                    ]
-                )
-                .sum()
-                .to(device)
-            )
-        else:
-            total = torch.zeros((), device=device)
+        total = torch.zeros((), dtype=torch.float32, device=self.layout.device)
+        for norm_of_shard in torch._foreach_norm(grads, 2, torch.float32) if grads else ():
+            total += norm_of_shard.to(total.device).square()
         dist.all_reduce(total, group=self.layout.shard_group)
         norm = float(total.sqrt())
         if self.grad_clip and norm > self.grad_clip:

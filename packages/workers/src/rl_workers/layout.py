@@ -6,7 +6,9 @@ from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
+from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.tensor import DTensor
 
 from rl_workers.errors import WorkerConfigError
 
@@ -21,6 +23,11 @@ def resolve_device(name: str, local_rank: int = 0) -> torch.device:
 def backend_for(device: torch.device) -> str:
     """The process group's back end: gloo for CPU tensors, nccl besides where the model is on a GPU."""
     return "gloo" if device.type == "cpu" else "cpu:gloo,cuda:nccl"
+
+
+def with_local(like: DTensor, local: Tensor) -> DTensor:
+    """A DTensor with another local part, which stays on its device (``from_local`` would move it to the mesh's)."""
+    return DTensor(local, like._spec, requires_grad=False)
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from transformers import AutoConfig, PreTrainedModel
 from rl_workers.attention import ATTENTION_NAME, register_packed_attention
 from rl_workers.config import ModelConfig
 from rl_workers.errors import CheckpointError, ModelSupportError
+from rl_workers.layout import with_local
 
 logger = logging.getLogger(__name__)
 
@@ -127,9 +128,8 @@ def load_weights(
         if id(parameter) not in replaced:
             key = name.removeprefix(prefix)
             value = _own_rows(cast(DTensor, parameter), key, source, full, new)
-            replaced[id(parameter)] = _as_parameter(
-                cast(DTensor, parameter), value.to(device, parameter.dtype)
-            )
+            shard = with_local(cast(DTensor, parameter), value.to(device, parameter.dtype))
+            replaced[id(parameter)] = nn.Parameter(shard, requires_grad=parameter.requires_grad)
         owner, _, leaf = name.rpartition(".")
         setattr(module.get_submodule(owner), leaf, replaced[id(parameter)])
     _fill_buffers(lm, source, device)
@@ -152,13 +152,6 @@ def _own_rows(
             f"{found} has rows of shape {tuple(value.shape[1:])}, the model's {tuple(parameter.shape[1:])}"
         )
     return value
-
-
-def _as_parameter(old: DTensor, local: Tensor) -> nn.Parameter:
-    value = DTensor.from_local(
-        local, old.device_mesh, old.placements, run_check=False, shape=old.shape, stride=old.stride()
-    )
-    return nn.Parameter(value, requires_grad=old.requires_grad)
 
 
 def _converted_weights(source: WeightSource, lm: PreTrainedModel, path: str) -> dict[str, Tensor] | None:
@@ -195,7 +188,7 @@ def _fill_buffers(lm: PreTrainedModel, source: WeightSource, device: torch.devic
             computed.append((full_name, name))
         if computed:
             with torch.no_grad():
-                lm._init_weights(owner)
+                cast(Any, lm)._init_weights(owner)
             _check_computed(owner, computed)
 
 

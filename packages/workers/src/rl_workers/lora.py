@@ -14,6 +14,7 @@ from transformers import PreTrainedModel
 
 from rl_workers.config import ModelConfig
 from rl_workers.errors import ModelSupportError, WorkerConfigError
+from rl_workers.layout import with_local
 
 ADAPTER = "default"
 _MARK = ".lora_"
@@ -46,8 +47,8 @@ def add_adapters(lm: PreTrainedModel, config: ModelConfig) -> dict[str, Any]:
         parameter.requires_grad_(_MARK in name)
         if _MARK in name and parameter.dtype != lm.dtype:
             parameter.data = parameter.data.to(lm.dtype)
-    lm.eval()
-    described = lora.to_dict()
+    lm.train(False)
+    described = cast(Any, lora).to_dict()
     return {k: sorted(v) if isinstance(v, set) else getattr(v, "value", v) for k, v in described.items()}
 
 
@@ -109,11 +110,4 @@ def _add_product(weight: Tensor, up: Tensor, down: Tensor, scale: float) -> Tens
         return weight + scale * (up @ down)
     rows = cast(DTensor, up).to_local() @ cast(DTensor, down).full_tensor()
     local = weight.to_local() + scale * rows
-    return DTensor.from_local(
-        local,
-        weight.device_mesh,
-        weight.placements,
-        run_check=False,
-        shape=weight.shape,
-        stride=weight.stride(),
-    )
+    return with_local(weight, local)

@@ -95,7 +95,7 @@ class PolicyModel(HeadedModel):
         part, counts = self.local_part(batch)
         with _adapters(self.lm, adapter):
             hidden = self.hidden_states(part)
-        head = self.lm.get_output_embeddings()
+        head = cast(Any, self.lm).get_output_embeddings()
         if not isinstance(head, nn.Linear):
             raise ModelSupportError(f"the head of {type(self.lm).__name__} is not a linear layer")
         log_probs, entropies = linear_log_probs(

@@ -21,6 +21,7 @@ from rl_workers.errors import BatchError, WorkerConfigError
 from rl_workers.packing import PackedBatch
 
 REQUIRED = ("input_ids", "attention_mask", "response_mask", "advantages", "row_weights")
+OPTIONAL = ("old_log_probs", "ref_log_prob", "rollout_is_weights", "rollout_log_probs")
 
 
 class PolicyStep:
@@ -93,6 +94,11 @@ class PolicyStep:
         if kind.endswith("+"):
             return kl_penalty(log_prob, reference, kind)
         return kl_loss(log_prob, reference, old, kind)
+
+
+def loss_inputs(config: ActorConfig) -> tuple[str, ...]:
+    """Columns that the configured loss needs beside those that every loss has."""
+    return get_policy_loss_spec(config.policy_loss.loss_mode).inputs
 
 
 def loss_options(config: ActorConfig, spec: PolicyLossSpec) -> dict[str, float]:
