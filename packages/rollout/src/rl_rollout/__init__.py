@@ -1,5 +1,13 @@
 """Generation engines for reinforcement learning: vLLM, transformers, weight sync."""
 
+from rl_rollout.agent_loop import (
+    AgentLoop,
+    AgentRow,
+    AsyncEngine,
+    SingleTurnLoop,
+    Transcript,
+    run_agent_loop,
+)
 from rl_rollout.base import BaseRollout, build_rollout, register_rollout, registered_rollouts, resolve_name
 from rl_rollout.config import RolloutConfig, SamplingConfig
 from rl_rollout.engine_env import check_engine_env, engine_env
@@ -15,16 +23,24 @@ from rl_rollout.errors import (
 )
 from rl_rollout.generation import Completion, GenerationRequest, derive_seed
 from rl_rollout.hf_rollout import HFRollout
+from rl_rollout.mismatch import check_logprob_space, mismatch_metrics
 from rl_rollout.responses import eos_response_mask, length_mask, to_batch, unpad_prompts
 from rl_rollout.sharding_manager import BaseShardingManager, FSDPVLLMShardingManager
+from rl_rollout.tool_loop import ToolCall, ToolLoop, observation_ids, parse_tool_calls
+from rl_rollout.tools import Calculator, PythonTool, Tool, ToolError
 from rl_rollout.vllm_rollout import vLLMRollout
 from rl_rollout.weight_sync import stream_weights
+from rl_rollout.weight_transfer import WeightSender
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "AgentLoop",
+    "AgentRow",
+    "AsyncEngine",
     "BaseRollout",
     "BaseShardingManager",
+    "Calculator",
     "ChatHistoryRewrittenError",
     "Completion",
     "EngineEnvironmentError",
@@ -33,21 +49,34 @@ __all__ = [
     "GenerationRequest",
     "HFRollout",
     "LogProbSpaceError",
+    "PythonTool",
     "RLRolloutError",
     "RolloutConfig",
     "RolloutConfigError",
     "RolloutDataError",
     "SamplingConfig",
+    "SingleTurnLoop",
+    "Tool",
+    "ToolCall",
+    "ToolError",
+    "ToolLoop",
+    "Transcript",
     "UnknownRolloutError",
+    "WeightSender",
     "build_rollout",
     "check_engine_env",
+    "check_logprob_space",
     "derive_seed",
     "engine_env",
     "eos_response_mask",
     "length_mask",
+    "mismatch_metrics",
+    "observation_ids",
+    "parse_tool_calls",
     "register_rollout",
     "registered_rollouts",
     "resolve_name",
+    "run_agent_loop",
     "stream_weights",
     "to_batch",
     "unpad_prompts",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -12,7 +12,7 @@ from torch import Tensor
 
 from rl_protocol import DataProto
 from rl_rollout.config import RolloutConfig, SamplingConfig
-from rl_rollout.errors import EngineStateError, UnknownRolloutError
+from rl_rollout.errors import EngineStateError, RolloutConfigError, UnknownRolloutError
 from rl_rollout.generation import Completion, GenerationRequest, derive_seed, usable_seed
 from rl_rollout.responses import row_samplings, row_seeds, to_batch, unpad_prompts
 
@@ -35,6 +35,8 @@ class BaseRollout(ABC):
         self._calls = 0
         self._has_weights = config.load_format != "dummy"
         self._awake = True
+        self._queued: dict[str, GenerationRequest] = {}
+        self._queued_count = 0
 
     @abstractmethod
     def generate(self, requests: Sequence[GenerationRequest]) -> list[Completion]:
@@ -56,17 +58,19 @@ class BaseRollout(ABC):
         """
         samplings = row_samplings(prompts, self.config.sampling())
         rows = unpad_prompts(prompts)
-        seeds = row_seeds(prompts) or self._derive_seeds(samplings)
+        seeds = row_seeds(prompts) or self.derive_seeds(samplings)
         completions = self.complete(rows, samplings, seeds)
         result = to_batch(prompts, completions, self.config.response_length, self.pad_id)
-        result.meta_info["logprob_space"] = declare_space(samplings, self.config.dtype)
+        result.meta_info["logprob_space"] = declare_space(
+            samplings or [prompts.meta_info.get("sampling", self.config.sampling())], self.config.dtype
+        )
         return result
 
     def complete(
         self, rows: Sequence[list[int]], samplings: Sequence[SamplingConfig], seeds: Sequence[int]
     ) -> list[Completion]:
         """Complete rows of token ids; rows without a prompt or without room come back empty."""
-        self._check_ready()
+        self.check_ready()
         completions: list[Completion] = []
         requests: list[GenerationRequest] = []
         places: list[int] = []
@@ -90,6 +94,30 @@ class BaseRollout(ABC):
         self.load_weights(named_tensors)
         self._has_weights = True
 
+    def load_adapter(self, tensors: Mapping[str, Tensor], peft_config: Mapping[str, Any]) -> None:
+        """Use a LoRA adapter from the next request on, where the engine can hold one."""
+        raise RolloutConfigError(
+            f"{type(self).__name__} holds no adapters: set lora_rank=0 and they are merged into the weights"
+        )
+
+    def add_request(self, request: GenerationRequest) -> str:
+        """Queue a request; `step` answers under the key returned. Engines that batch continuously override
+        this and `step`; the default runs what is queued as one batch."""
+        self._queued_count += 1
+        key = str(self._queued_count)
+        self._queued[key] = request
+        return key
+
+    def step(self) -> dict[str, Completion]:
+        """Advance queued requests; what finished, by key."""
+        queued, self._queued = self._queued, {}
+        return dict(zip(queued, self.generate(list(queued.values())), strict=True)) if queued else {}
+
+    def abort(self, keys: list[str]) -> None:
+        """Forget queued requests; they get no answer."""
+        for key in keys:
+            self._queued.pop(key, None)
+
     def sleep(self) -> None:
         """Give back what the platform can give back (KV cache, weights) while others train."""
         self._awake = False
@@ -103,7 +131,8 @@ class BaseRollout(ABC):
         """Free the engine. Closing twice is fine."""
         self._awake = False
 
-    def _check_ready(self) -> None:
+    def check_ready(self) -> None:
+        """Raise EngineStateError where generating would give garbage: asleep, closed, or without weights."""
         if not self._awake:
             raise EngineStateError("the engine is asleep or closed: call wake() before generating")
         if not self._has_weights:
@@ -112,7 +141,7 @@ class BaseRollout(ABC):
                 "call update_weights first, or set load_format='auto'"
             )
 
-    def _derive_seeds(self, samplings: Sequence[SamplingConfig]) -> list[int]:
+    def derive_seeds(self, samplings: Sequence[SamplingConfig]) -> list[int]:
         """Seeds from call, shard and row: equal on every rank of a tensor-parallel group."""
         self._calls += 1
         return [

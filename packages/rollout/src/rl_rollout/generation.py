@@ -25,13 +25,15 @@ class GenerationRequest:
 class Completion:
     """One row's answer. `log_probs[i]` belongs to `token_ids[i]`; an EOS is part of both.
 
+    `mask[i]` is 1 where the policy chose the token and 0 where an environment put it; empty means all 1.
     `finish_reason` is "stop" (EOS or a stop string), "length" (cut at the limit, or no room left),
-    "empty" (no prompt tokens) or "abort".
+    "empty" (no prompt tokens), "abort", or "error" (an agent row that failed).
     """
 
     token_ids: list[int] = field(default_factory=list)
     log_probs: list[float] = field(default_factory=list)
     finish_reason: str = "length"
+    mask: list[int] = field(default_factory=list)
 
 
 def derive_seed(base: int, *parts: int) -> int:

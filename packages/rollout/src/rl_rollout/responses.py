@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -67,11 +66,12 @@ def to_batch(
         raise RolloutDataError(
             f"a response has {int(lengths.max())} tokens: at most response_length={response_length} fit"
         )
+    attention_mask = torch.cat([prompt_mask, length_mask(lengths, response_length)], dim=-1)
+    chosen = pad_right(
+        [c.mask or [1] * len(c.token_ids) for c in completions], response_length, 0, torch.long
+    )
     responses = pad_right([c.token_ids for c in completions], response_length, pad_id, torch.long)
-    mask = length_mask(lengths, response_length)
-    attention_mask = torch.cat([prompt_mask, mask], dim=-1)
-    reasons = np.empty(len(completions), dtype=object)
-    reasons[:] = [c.finish_reason for c in completions]
+    log_probs = pad_right([c.log_probs for c in completions], response_length, 0.0, torch.float32)
     return DataProto.from_dict(
         tensors={
             "prompts": prompt_ids,
@@ -79,12 +79,10 @@ def to_batch(
             "input_ids": torch.cat([prompt_ids, responses], dim=-1),
             "attention_mask": attention_mask,
             "position_ids": (attention_mask.cumsum(-1) - 1).clamp_min(0),
-            "response_mask": mask,
-            "rollout_log_probs": pad_right(
-                [c.log_probs for c in completions], response_length, 0.0, torch.float32
-            ),
+            "response_mask": chosen,
+            "rollout_log_probs": log_probs.masked_fill(chosen == 0, 0.0),
         },
-        non_tensors={"finish_reason": reasons},
+        non_tensors={"finish_reason": [c.finish_reason for c in completions]},
     )
 
 

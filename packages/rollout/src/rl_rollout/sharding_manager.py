@@ -10,6 +10,13 @@ from torch import nn
 
 from rl_protocol import DataProto
 from rl_rollout.base import BaseRollout
+from rl_rollout.lora_weights import (
+    adapter_config,
+    adapter_tensors,
+    has_adapter,
+    stream_base_weights,
+    stream_merged_weights,
+)
 from rl_rollout.weight_sync import DEFAULT_BUCKET_BYTES, stream_weights
 
 
@@ -54,6 +61,7 @@ class FSDPVLLMShardingManager(BaseShardingManager):
         self.bucket_bytes = bucket_bytes
         self.tp_group = tp_group
         self._rows: list[int] = []
+        self._base_pushed = False
 
     def __enter__(self) -> FSDPVLLMShardingManager:
         self.rollout.wake("weights")
@@ -67,9 +75,21 @@ class FSDPVLLMShardingManager(BaseShardingManager):
         self.rollout.sleep()
 
     def push_weights(self) -> None:
-        """Stream the module's present weights into the engine; collective over the module's ranks."""
+        """Put the module's present weights into the engine; collective over the module's ranks.
+
+        A LoRA module goes as base (once) and adapter where the engine was built for adapters
+        (`lora_rank`), else with its adapter merged in.
+        """
         dtype = getattr(torch, self.rollout.config.dtype)
-        self.rollout.update_weights(stream_weights(self.module, dtype, self.bucket_bytes))
+        if not has_adapter(self.module):
+            self.rollout.update_weights(stream_weights(self.module, dtype, self.bucket_bytes))
+        elif not self.rollout.config.lora_rank:
+            self.rollout.update_weights(stream_merged_weights(self.module, dtype, self.bucket_bytes))
+        else:
+            if not self._base_pushed:
+                self.rollout.update_weights(stream_base_weights(self.module, dtype, self.bucket_bytes))
+                self._base_pushed = True
+            self.rollout.load_adapter(adapter_tensors(self.module), adapter_config(self.module))
 
     def preprocess_data(self, data: DataProto) -> DataProto:
         """With `tp_group`: the rows of all its ranks, in rank order, the same on each."""

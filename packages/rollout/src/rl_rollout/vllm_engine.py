@@ -18,6 +18,7 @@ import torch.distributed as dist
 from rl_rollout.config import RolloutConfig
 from rl_rollout.engine_env import check_engine_env
 from rl_rollout.errors import EngineEnvironmentError, RolloutConfigError
+from rl_rollout.weight_transfer import register_shm_backend
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
@@ -130,6 +131,7 @@ def engine_arguments(
         rank = next((r for r in _LORA_RANKS if r >= config.lora_rank), config.lora_rank)
         arguments |= {"enable_lora": True, "max_loras": 1, "max_lora_rank": rank}
     if config.weight_transfer:
+        register_shm_backend()
         arguments["weight_transfer_config"] = {"backend": config.weight_transfer}
     arguments |= _cpu_arguments(config, model_config) if device.type == "cpu" else _cuda_arguments(config)
     return arguments

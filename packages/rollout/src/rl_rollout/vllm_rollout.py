@@ -18,7 +18,7 @@ from transformers import AutoConfig
 
 from rl_rollout.base import BaseRollout, NamedTensors, register_rollout
 from rl_rollout.config import RolloutConfig
-from rl_rollout.errors import EngineStateError, RolloutConfigError
+from rl_rollout.errors import EngineStateError, RolloutConfigError, RolloutDataError
 from rl_rollout.generation import Completion, GenerationRequest
 from rl_rollout.special_tokens import eos_token_ids, pad_token_id
 from rl_rollout.vllm_engine import EngineHandle, create_engine, destroy_engine
@@ -167,10 +167,21 @@ class vLLMRollout(BaseRollout):  # noqa: N801 - the name users know
         self.llm.wake_up(tags=[tag] if tag else None)
         super().wake(tag)
 
-    def weights_arrived(self) -> None:
-        """Call when another process has pushed weights through vLLM's weight transfer."""
-        settle_weights(self.llm)
-        self._has_weights = True
+    def weight_sync(self, step: str, payload: dict[str, Any]) -> None:
+        """One step ("init", "start", "update", "finish") of a weight update driven from another process;
+        see `weight_transfer`. The config's `weight_transfer` names the backend."""
+        if step == "init":
+            self.llm.init_weight_transfer_engine(payload)
+        elif step == "start":
+            self.llm.start_weight_update()
+        elif step == "update":
+            self.llm.update_weights(payload)
+        elif step == "finish":
+            self.llm.finish_weight_update(payload.get("weight_version"))
+            settle_weights(self.llm)
+            self._has_weights = True
+        else:
+            raise RolloutDataError(f"step={step!r}: must be init, start, update or finish")
 
     def close(self) -> None:
         """Free the engine and what it made in this process."""
