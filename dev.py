@@ -7,8 +7,8 @@
     python3 dev.py release-check [package ...]   build, install and test each package from its wheel
     python3 dev.py python ...                    the Python of the environment
 
-The first run installs (minutes, about 3 GB) into .venv and .hatch, or HATCH_DATA_DIR if that is set; later
-runs start at once. To begin anew, delete the two folders.
+The first run installs (minutes; 3 GB, or 7 where pip finds a CUDA build of torch) into .venv and .hatch, or
+HATCH_DATA_DIR if that is set; later runs start at once. To begin anew, delete the two folders.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ def set_up(environment: dict[str, str], engine_needed: bool) -> Path:
         known, _, place = READY.read_text(encoding="utf-8").partition("\n")
         if known == wanted and Path(place).exists():
             return Path(place)
-    print(f"Setting up (minutes the first time, about 3 GB). Log: {LOG}", flush=True)
+    print(f"Setting up (minutes the first time). Log: {LOG}", flush=True)
     VENV.mkdir(exist_ok=True)
     install_hatch = [HATCH[0], "-m", "pip", "install", "-c", str(ROOT / "constraints.txt"), "hatch"]
     if not stage("1/4  an environment for the tools", [sys.executable, "-m", "venv", str(VENV)], environment):

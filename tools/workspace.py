@@ -26,10 +26,10 @@ TEST_REQUIREMENTS = {
 
 
 def readme_example(package: str) -> str:
-    """The first Python block of a package's README; empty if it has none."""
+    """The first Python block of a package's README; without one, a program that says so and fails."""
     text = (ROOT / "packages" / package / "README.md").read_text(encoding="utf-8")
     found = re.search(r"^```python\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
-    return found[1] if found else ""
+    return found[1] if found else f"raise SystemExit('packages/{package}/README.md has no Python example')"
 
 
 def declared(requirements: Iterable[str]) -> set[str]:
