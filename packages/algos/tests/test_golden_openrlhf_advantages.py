@@ -82,6 +82,8 @@ def pipeline(case: Case) -> dict[str, Any]:
         token_level_rewards=placed, response_mask=mask, index=groups, **options
     )
     if name == "reinforce_baseline":
+        if not ra.informative_groups(rewards, groups).all():
+            raise LeftOut("whitening moves a constant group away from 0")
         advantages = advantages * whitening
     return {"advantages": advantages}
 

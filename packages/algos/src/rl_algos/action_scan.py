@@ -34,8 +34,8 @@ def scan_actions(
         else max(1, mask.shape[0])
     )
     parts = [
-        _scan_rows(part, tuple(t[start : start + rows] for t in tensors), step)
-        for start, part in zip(range(0, mask.shape[0], rows), torch.split(mask, rows), strict=True)
+        _scan_rows(mask[start : start + rows], tuple(t[start : start + rows] for t in tensors), step)
+        for start in range(0, mask.shape[0], rows)
     ]
     return torch.cat(parts) if parts else torch.zeros(0, dtype=torch.float64, device=mask.device)
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Unpack
 
-from rl_algos.errors import OptionError
 from rl_algos.metrics import Metric
+from rl_algos.ppo import clip_bounds
 from rl_algos.registry import register_policy_loss
 from rl_algos.token_loss import (
     PolicyLossOutput,
@@ -29,21 +29,18 @@ def compute_policy_loss_cispo(
     response_mask: Tensor,
     *,
     clip_ratio: float | None = None,
-    clip_ratio_low: float | None = 1.0,
-    clip_ratio_high: float | None = 4.0,
+    clip_ratio_low: float | None = None,
+    clip_ratio_high: float | None = None,
     **weighting: Unpack[Weighting],
 ) -> PolicyLossOutput:
     r"""Policy gradient weighted by the clipped ratio; no token's gradient is dropped.
 
         loss = -sg[clip(r, 1 - low, 1 + high)] A log_prob
 
-    Bounds are distances from 1 (an absolute cap c is `clip_ratio_high=c - 1`). Other arguments as for
-    `vanilla`. Metrics: `pg_clipfrac`, `ppo_kl`, `ratio_clampfrac`.
+    Bounds are distances from 1 (an absolute cap c is `clip_ratio_high=c - 1`), 1 and 4 if none is given. Other
+    arguments as for `vanilla`. Metrics: `pg_clipfrac`, `ppo_kl`, `ratio_clampfrac`.
     """
-    low = clip_ratio if clip_ratio_low is None else clip_ratio_low
-    high = clip_ratio if clip_ratio_high is None else clip_ratio_high
-    if low is None or high is None or not 1.0 - low <= 1.0 + high > 0:
-        raise OptionError(f"weights between 1 - low and 1 + high are empty for low={low}, high={high}")
+    low, high = clip_bounds(clip_ratio, clip_ratio_low, clip_ratio_high, (1.0, 4.0))
 
     def token_loss(rows: Rows) -> TokenLoss:
         log_ratio = rows.anchor - rows.old_log_prob

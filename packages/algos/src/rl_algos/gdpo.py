@@ -33,7 +33,7 @@ def compute_gdpo_outcome_advantage(
         A_i = whiten(sum over k of w_k (s_ik - mean_k(group)) / (std_k(group) + epsilon))
 
     A dominant component cannot drown the others. A component that is constant in a group adds exactly 0
-    there; a group of one adds 0. With nothing left, all advantages are exactly 0.
+    there; a row for which all are constant, and a group of one, has exactly 0 in the end too.
 
     Args:
         token_level_rewards: floating `[B, T]`; its row sums are the only component if none are given.
@@ -56,13 +56,15 @@ def compute_gdpo_outcome_advantage(
                 f"reward_weights has {len(weights)} entries for {components.shape[1]} components"
             )
         total = torch.zeros_like(rows.scores)
+        informative = torch.zeros_like(rows.counted)
         for weight, scores in zip(weights, components.unbind(dim=1), strict=True):
             stats = group_stats(scores, index, rows.counted)
             relative = stats.scores - stats.mean[stats.codes]
             if norm_adv_by_std_in_grpo:
                 relative = relative / (stats.std[stats.codes] + epsilon)
             total += weight * torch.where(stats.informative, relative, 0)
-        advantages = rows.to_tokens(whiten_rows(total, rows.mask))
+            informative |= stats.informative
+        advantages = rows.to_tokens(torch.where(informative, whiten_rows(total, rows.mask), 0))
         return advantages, advantages
 
 

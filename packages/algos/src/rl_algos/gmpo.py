@@ -31,8 +31,8 @@ def compute_policy_loss_geo_mean(
     response_mask: Tensor,
     *,
     clip_ratio: float | None = None,
-    clip_ratio_low: float | None = 0.4,
-    clip_ratio_high: float | None = 0.4,
+    clip_ratio_low: float | None = None,
+    clip_ratio_high: float | None = None,
     **weighting: Unpack[Weighting],
 ) -> PolicyLossOutput:
     r"""Row loss on the geometric mean of the row's ratios, each clipped in log space against its advantage.
@@ -41,11 +41,12 @@ def compute_policy_loss_geo_mean(
         loss_t = -mean(A over the row) exp(mean over the row of l)
 
     Every token of a row carries the row's loss, so the paper's objective is `seq-mean-token-mean`; the loss
-    follows whatever weights it is given. Bounds are on the log-ratio. Sequence weights from the rollout
+    follows whatever weights it is given. Bounds are on the log-ratio, 0.4 if
+    none is given. Sequence weights from the rollout
     correction are given as equal `rollout_is_weights` on the row's tokens. Other arguments as for `vanilla`.
     Metrics: `pg_clipfrac` (A > 0), `pg_clipfrac_lower` (A < 0), `ppo_kl`, `ratio_clampfrac`.
     """
-    low, high = clip_bounds(clip_ratio, clip_ratio_low, clip_ratio_high)
+    low, high = clip_bounds(clip_ratio, clip_ratio_low, clip_ratio_high, (0.4, 0.4))
 
     def token_loss(rows: Rows) -> TokenLoss:
         log_ratio = clamp_log_ratio(rows.log_ratio)

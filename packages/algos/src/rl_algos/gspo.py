@@ -16,6 +16,8 @@ from rl_algos.token_loss import PolicyLossOutput, Rows, TokenLoss, Weighting, ev
 if TYPE_CHECKING:
     from torch import Tensor
 
+PAPER_BOUNDS = (3e-4, 4e-4)
+
 
 @register_policy_loss("gspo", anchored=True, sequence_level=True)
 def compute_policy_loss_gspo(
@@ -25,8 +27,8 @@ def compute_policy_loss_gspo(
     response_mask: Tensor,
     *,
     clip_ratio: float | None = None,
-    clip_ratio_low: float | None = 3e-4,
-    clip_ratio_high: float | None = 4e-4,
+    clip_ratio_low: float | None = None,
+    clip_ratio_high: float | None = None,
     **weighting: Unpack[Weighting],
 ) -> PolicyLossOutput:
     r"""Clipped surrogate on the sequence's ratio, in its token form.
@@ -41,7 +43,7 @@ def compute_policy_loss_gspo(
     Arguments as for `vanilla`, without the dual clip. Metrics: `pg_clipfrac`, `pg_clipfrac_lower` (0),
     `ppo_kl`, `ratio_clampfrac` (share of tokens).
     """
-    low, high = clip_bounds(clip_ratio, clip_ratio_low, clip_ratio_high)
+    low, high = clip_bounds(clip_ratio, clip_ratio_low, clip_ratio_high, PAPER_BOUNDS)
 
     def token_loss(rows: Rows) -> TokenLoss:
         return bounded_loss(rows, sequence_log_ratio(rows), low, high)
@@ -57,8 +59,8 @@ def compute_policy_loss_luspo(
     response_mask: Tensor,
     *,
     clip_ratio: float | None = None,
-    clip_ratio_low: float | None = 3e-4,
-    clip_ratio_high: float | None = 4e-4,
+    clip_ratio_low: float | None = None,
+    clip_ratio_high: float | None = None,
     **weighting: Unpack[Weighting],
 ) -> PolicyLossOutput:
     r"""GSPO's loss times the row's length, which removes its bias towards short responses.
@@ -68,7 +70,7 @@ def compute_policy_loss_luspo(
     The paper's objective is `seq-mean-token-mean` of this (equal to `seq-mean-token-sum` of GSPO's loss).
     Arguments and metrics as for `gspo`.
     """
-    low, high = clip_bounds(clip_ratio, clip_ratio_low, clip_ratio_high)
+    low, high = clip_bounds(clip_ratio, clip_ratio_low, clip_ratio_high, PAPER_BOUNDS)
 
     def token_loss(rows: Rows) -> TokenLoss:
         result = bounded_loss(rows, sequence_log_ratio(rows), low, high)

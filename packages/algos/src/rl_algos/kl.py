@@ -66,23 +66,28 @@ def kl_loss(
 
         exp(logprob - old_logprob) * k(d)
 
-    with gradient through both factors. The samples come from the old policy, so the ratio makes value and
-    gradient unbiased for it; without `old_logprob` the samples are the current policy's own (ratio 1, its
-    gradient kept). Plain k1 or k3 in a loss have the wrong gradient in expectation: see the page on KL.
+    The samples come from the old policy; the ratio corrects for that, and its own gradient completes that of
+    k1 and k3, which alone have the wrong one in expectation (k1's is 0). k2's gradient is right by itself: there
+    the ratio is a weight only. Without `old_logprob` the samples are the current policy's (ratio 1).
 
     Args:
         logprob, ref_logprob, old_logprob: floating, one shape; log-ratio clamped to plus or minus 20.
-        kl_penalty: k1, k2, k3 or abs.
+        kl_penalty: k1, k2 or k3.
 
     Returns:
-        float32 or float64 in the inputs' shape; aggregate under the mask.
+        float32 or float64 in the inputs' shape; aggregate under the mask. The value estimates the KL for k1,
+        k3.
     """
+    name = _CANONICAL.get(kl_penalty, kl_penalty)
+    if name not in ("k1", "k2", "k3"):
+        raise unknown_name("KL estimator for a loss", kl_penalty, ("k1", "k2", "k3"))
     _check_pair(logprob, ref_logprob)
-    estimate = _named_estimate(logprob, ref_logprob, kl_penalty)
     old = logprob.detach() if old_logprob is None else old_logprob
     _check_pair(logprob, old)
-    ratio = clamp_log_ratio(logprob.to(estimate.dtype) - old.to(estimate.dtype)).exp()
-    return ratio * estimate
+    dtype = compute_dtype(logprob, ref_logprob)
+    log_p = logprob.to(dtype)
+    ratio = clamp_log_ratio(log_p - old.to(dtype)).exp()
+    return (ratio.detach() if name == "k2" else ratio) * _estimate(log_p - ref_logprob.to(dtype), name)
 
 
 def full_kl(log_p: Tensor, log_q: Tensor) -> Tensor:
@@ -92,12 +97,6 @@ def full_kl(log_p: Tensor, log_q: Tensor) -> Tensor:
     safe_p = torch.where(supported, log_p, 0)
     term = torch.where(supported, log_p.exp() * (safe_p - torch.where(supported, log_q, 0)), 0)
     return term.sum(dim=-1)
-
-
-def _named_estimate(logprob: Tensor, ref_logprob: Tensor, name: str) -> Tensor:
-    if name.endswith("+") or _CANONICAL.get(name, name) not in ("k1", "k2", "k3", "abs"):
-        raise unknown_name("KL estimator for a loss", name, ("k1", "k2", "k3", "abs"))
-    return kl_penalty(logprob, ref_logprob, name)
 
 
 def _estimate(difference: Tensor, estimator: str) -> Tensor:

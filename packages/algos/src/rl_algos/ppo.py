@@ -31,15 +31,19 @@ if TYPE_CHECKING:
 
 
 def clip_bounds(
-    clip_ratio: float | None, clip_ratio_low: float | None, clip_ratio_high: float | None
+    clip_ratio: float | None,
+    clip_ratio_low: float | None,
+    clip_ratio_high: float | None,
+    defaults: tuple[float | None, float | None] = (None, None),
 ) -> tuple[float, float]:
-    """Return (low, high): a bound that is not given is `clip_ratio`."""
-    low = clip_ratio if clip_ratio_low is None else clip_ratio_low
-    high = clip_ratio if clip_ratio_high is None else clip_ratio_high
+    """Return (low, high): each is the bound given for its side, else `clip_ratio`, else its default."""
+    given = (clip_ratio_low, clip_ratio_high)
+    both = defaults if clip_ratio is None else (clip_ratio, clip_ratio)
+    low, high = (fallback if own is None else own for own, fallback in zip(given, both, strict=True))
     if low is None or high is None:
         raise OptionError("give clip_ratio, or both clip_ratio_low and clip_ratio_high")
-    if low < 0 or high < 0:
-        raise OptionError(f"clip bounds are distances from 1, got low={low}, high={high}: expected both >= 0")
+    if not 1.0 - low <= 1.0 + high > 0:
+        raise OptionError(f"no ratio lies between 1 - low and 1 + high for low={low}, high={high}")
     return low, high
 
 

@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum, StrEnum
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
+
+from torch import Tensor
 
 from rl_algos.errors import DuplicateNameError, OptionError
+from rl_algos.metrics import Metric
 from rl_algos.validation import unknown_name
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
+AdvEstFn = Callable[..., tuple[Tensor, Tensor]]
+PolicyLossFn = Callable[..., tuple[Tensor, dict[str, Metric]]]
 
-    from torch import Tensor
-
-    from rl_algos.metrics import Metric
-
-    AdvEstFn = Callable[..., tuple[Tensor, Tensor]]
-    PolicyLossFn = Callable[..., tuple[Tensor, dict[str, Metric]]]
-
-_Fn = TypeVar("_Fn", bound="Callable[..., Any]")
+_Fn = TypeVar("_Fn", bound=Callable[..., Any])
 
 
 class AdvantageEstimator(StrEnum):

@@ -54,8 +54,8 @@ def compute_reinforce_plus_plus_baseline_outcome_advantage(
 
         A_i = s_i - mean(s in the group of i),   then (A - mean) / sqrt(var + 1e-8) over tokens
 
-    Rows of constant groups and of groups of one enter the whitening with 0; rows without a selected token
-    count nowhere. With no informative group all advantages are exactly 0.
+    Rows of constant groups and of groups of one enter the whitening with 0 and leave it with exactly 0; rows
+    without a selected token count nowhere.
 
     Args:
         token_level_rewards: floating `[B, T]`; a row's score is the sum over its selected tokens.
@@ -70,7 +70,9 @@ def compute_reinforce_plus_plus_baseline_outcome_advantage(
         rows = outcome(token_level_rewards, response_mask)
         stats = group_stats(rows.scores, index, rows.counted)
         centred = torch.where(stats.informative, rows.scores - stats.mean[stats.codes], 0)
-        advantages = rows.to_tokens(whiten_rows(centred, rows.mask) if whiten else centred)
+        if whiten:
+            centred = torch.where(stats.informative, whiten_rows(centred, rows.mask), 0)
+        advantages = rows.to_tokens(centred)
         return advantages, advantages
 
 
