@@ -17,9 +17,10 @@ rollout_models.set_engine_environment()
 
 import pytest  # noqa: E402
 import torch  # noqa: E402
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel  # noqa: E402
+
 from rl_protocol import DataProto  # noqa: E402
 from rl_rollout import vLLMRollout  # noqa: E402
-from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel  # noqa: E402
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -42,7 +43,8 @@ def model_path(request: pytest.FixtureRequest, models: dict[str, str]) -> str:
 def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     folder = tmp_path_factory.mktemp("models")
     return {
-        name: rollout_models.make_tiny_model(folder / name, tied=name == "tied") for name in ("tied", "untied")
+        name: rollout_models.make_tiny_model(folder / name, tied=name == "tied")
+        for name in ("tied", "untied")
     }
 
 

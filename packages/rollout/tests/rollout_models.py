@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
+
 from rl_protocol import DataProto
 from rl_rollout import RolloutConfig, engine_env
-from torch import Tensor
 
 PROMPT, RESPONSE, EOS = 48, 16, 2
 CHAT_TEMPLATE = (

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import pytest
+
 from rl_rollout import RolloutConfig, RolloutConfigError, SamplingConfig, UnknownRolloutError, build_rollout
 
 

@@ -4,10 +4,11 @@ from typing import Any
 
 import pytest
 import torch
-from rl_protocol import DataProto
-from rl_rollout import EngineStateError, HFRollout, RolloutConfigError, RolloutDataError, SamplingConfig
 from rollout_models import engine_config, largest_difference, make_prompts, make_tiny_model, token_log_probs
 from transformers import AutoModelForCausalLM, PreTrainedModel
+
+from rl_protocol import DataProto
+from rl_rollout import EngineStateError, HFRollout, RolloutConfigError, RolloutDataError, SamplingConfig
 
 CPU = torch.device("cpu")
 

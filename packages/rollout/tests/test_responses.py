@@ -2,9 +2,17 @@ from __future__ import annotations
 
 import pytest
 import torch
-from rl_rollout import Completion, RolloutDataError, SamplingConfig, eos_response_mask, to_batch, unpad_prompts
-from rl_rollout.responses import row_samplings
 from rollout_models import make_prompts
+
+from rl_rollout import (
+    Completion,
+    RolloutDataError,
+    SamplingConfig,
+    eos_response_mask,
+    to_batch,
+    unpad_prompts,
+)
+from rl_rollout.responses import row_samplings
 
 
 def test_mask_ends_with_the_first_eos_even_where_pad_is_eos() -> None:
@@ -56,7 +64,7 @@ def test_prompts_lose_their_padding_and_nothing_else() -> None:
 
 
 def test_a_response_that_is_too_long_is_refused() -> None:
-    with pytest.raises(RolloutDataError, match="5 tokens.*response_length=4"):
+    with pytest.raises(RolloutDataError, match=r"5 tokens.*response_length=4"):
         to_batch(make_prompts([1]), [Completion([1] * 5, [0.0] * 5)], 4, pad_id=0)
 
 

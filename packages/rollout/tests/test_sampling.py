@@ -3,6 +3,7 @@ from __future__ import annotations
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from rl_rollout import SamplingConfig
 from rl_rollout.sampling import sample_tokens, truncate_logits
 
