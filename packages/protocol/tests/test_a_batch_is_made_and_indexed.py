@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from batches import assert_same, mixed_batch
+from protocol_batches import assert_same, mixed_batch
 from tensordict import TensorDict
 
 from rl_protocol import (

@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from batches import assert_same, mixed_batch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from protocol_batches import assert_same, mixed_batch
 
 from rl_protocol import (
     ColumnConflictError,
@@ -232,6 +232,8 @@ def test_only_batches_can_be_edited() -> None:
         future.select()
     with pytest.raises(FutureError, match=r"future\[i:i\+1\]"):
         future[0]
+    with pytest.raises(FutureError, match="argument of its own"):
+        pickle.dumps(future)
 
 
 def test_index_arrays_stay_small_and_takes_are_slices() -> None:

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import pytest
-from batches import mixed_batch
+from protocol_batches import mixed_batch
 
 from rl_protocol import ShapeError
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from batches import assert_same, mixed_batch
+from protocol_batches import assert_same, mixed_batch
 
 from rl_protocol import DataProto, ShapeError, pad_dataproto_to_divisor, unpad_dataproto
 

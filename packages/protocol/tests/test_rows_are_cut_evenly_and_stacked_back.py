@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 import torch
-from batches import assert_same, mixed_batch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from protocol_batches import assert_same, mixed_batch
 
 from rl_protocol import DataProto, MetaConflictError, MissingColumnError, ShapeError, balanced_sizes
 

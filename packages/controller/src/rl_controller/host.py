@@ -17,7 +17,7 @@ from rl_controller.batches import is_batch, private
 from rl_controller.decorator import Registration, registered_methods
 from rl_controller.errors import UnknownMethodError, UnknownRoleError
 from rl_controller.rank_info import RankInfo
-from rl_controller.worker import bind_master, serve_master
+from rl_controller.worker import bind_master
 
 REF_PREFIX = "_rl_ref_"
 
@@ -118,8 +118,6 @@ class Host:
         if address is not None:
             info = self._rl_rank_info = replace(info, master_addr=address[0], master_port=address[1])
             os.environ.update(info.as_env())
-        if "torch" in sys.modules:  # the user's code may call init_process_group("env://") itself
-            serve_master()
         args, kwargs = self._rl_init
         super().__init__(*args, **kwargs)
         import ray

@@ -72,8 +72,8 @@ class CallContext:
             if not ready and pending:
                 stuck = [rank for rank, ref in zip(ranks, refs, strict=True) if ref in pending]
                 raise CallTimeoutError(
-                    f"method {self.method!r} of group {self.group!r}: {_places(self, stuck)} did not finish in "
-                    f"time. They are still running; shut the group down or wait for them.",
+                    f"method {self.method!r} of group {self.group!r}: {_places(self, stuck)} did not finish "
+                    f"in time. They are still running; shut the group down or wait for them.",
                     self.group,
                     self.method,
                     stuck,
@@ -112,8 +112,8 @@ class CallContext:
         where = f"method {self.method!r} of group {self.group!r}"
         if isinstance(error, RayActorError):
             return WorkerDiedError(
-                f"{where}: {_places(self, ranks)} died. {error}{note}\nTheir state is lost: rebuild the group "
-                f"in its pool with group.rebuild().",
+                f"{where}: {_places(self, ranks)} died. {error}{note}\nTheir state is lost: rebuild the "
+                f"group in its pool with group.rebuild().",
                 self.group,
                 self.method,
                 ranks,

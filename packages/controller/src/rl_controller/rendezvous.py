@@ -1,7 +1,9 @@
 """How the ranks of a group find each other, without a race for a port.
 
-Rank 0 binds and listens before anyone is told the port, and keeps that socket. The key-value store of
-`torch.distributed` is later served on the very same socket, so nobody can take the port in between.
+Rank 0 binds a socket before anyone is told the port and keeps it: nobody can be given that port in between.
+The key-value store of `torch.distributed` is later served on the very same socket. A program that calls
+`init_process_group("env://")` itself may bind the port too, because the reserved socket allows the address to
+be reused and does not listen.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ logger = logging.getLogger(__name__)
 
 
 class MasterSocket:
-    """A listening socket that becomes the group's store when torch is first needed."""
+    """A reserved port that becomes the group's store when torch is first needed."""
 
     def __init__(self, host: str, ports: Iterable[int] = (0,)) -> None:
         """Bind to the first free port of `ports` (0: any the system gives)."""
@@ -38,14 +40,13 @@ class MasterSocket:
             return
         dist: Any = importlib.import_module("torch.distributed")
         listening, self._socket = self._socket, None
-        # multi_tenant: a plain init_process_group("env://") in this process joins this server
+        listening.listen(2048)
         self._server = dist.TCPStore(
             self.host,
             self.port,
             world_size=None,
             is_master=True,
             wait_for_workers=False,
-            multi_tenant=True,
             master_listen_fd=listening.detach(),
         )
 
@@ -56,7 +57,8 @@ def _bind_first_free(host: str, ports: Iterable[int]) -> socket.socket:
         listening = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
         try:
             listening.bind(("", port))
-            listening.listen(2048)
+            # only now: bound without it, the port was nobody else's, reserved or not
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         except OSError as error:
             listening.close()
             if error.errno not in (errno.EADDRINUSE, errno.EACCES):

@@ -122,15 +122,14 @@ class RayResourcePool(ResourcePool):
         from ray.util.placement_group import placement_group, remove_placement_group
 
         bundle = self.bundle()
-        groups = [
-            placement_group(
-                [bundle] * count,
-                strategy=self.strategy,
-                name=f"{self.name_prefix}_{node}",
-                lifetime="detached" if self.detached else None,
-            )
-            for node, count in enumerate(self.process_on_nodes)
-        ]
+        lifetime = "detached" if self.detached else None
+        # the largest first: a small one must not take the only node where a large one fits
+        by_size = sorted(enumerate(self.process_on_nodes), key=lambda entry: -entry[1])
+        made = {
+            node: placement_group([bundle] * count, self.strategy, f"{self.name_prefix}_{node}", lifetime)
+            for node, count in by_size
+        }
+        groups = [made[node] for node in range(len(made))]
         ready, _ = ray.wait([group.ready() for group in groups], num_returns=len(groups), timeout=timeout_s)
         if len(ready) < len(groups):
             for group in groups:

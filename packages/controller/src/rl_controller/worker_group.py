@@ -105,7 +105,7 @@ class WorkerGroup(ABC):
             if not isinstance(values, list | tuple) or len(values) != self.world_size:
                 raise DispatchError(
                     f"dispatch mode {mode.name} of {self.name}.{method} must return a list with one entry "
-                    f"for each of the {self.world_size} workers; for {where!r} it gave {type(values).__name__}"
+                    f"for each of the {self.world_size} workers; for {where!r} {type(values).__name__}"
                     f"{f' of {len(values)}' if isinstance(values, list | tuple) else ''}."
                 )
         return tuple(spread), dict(named)
@@ -118,7 +118,7 @@ class WorkerGroup(ABC):
             if missing:
                 known = sorted({mesh for info in infos for mesh in info})
                 raise DispatchError(
-                    f"ranks {missing} of group {self.name!r} have not registered mesh {name!r} (but {known}). "
+                    f"ranks {missing} of group {self.name!r} have no mesh {name!r} (but {known}). "
                     f"Call _register_dispatch_collect_info where the model is built, and that first."
                 )
             self._meshes[name] = Mesh.of(name, [info[name] for info in infos])

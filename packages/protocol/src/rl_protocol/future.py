@@ -61,7 +61,8 @@ class DataProtoFuture:
     def from_data(cls, data: DataProto, store: Store, sizes: Sequence[int] | None = None) -> DataProtoFuture:
         """Put a real batch into a store, in pieces of the given sizes (default: one)."""
         parts = [data] if sizes is None else data._cut(sizes)
-        sources = [Source(store.put(part), store) for part in parts]
+        refs = [store.put(part) for part in parts]
+        sources = [Source(ref, store_of([ref])) for ref in refs]
         return cls._from_table(Table.from_heads(sources, [head_of(part) for part in parts], merge=False))
 
     # --- resolving --------------------------------------------------------------------------------------
@@ -106,6 +107,12 @@ class DataProtoFuture:
         if self._table is None and not self._is_custom and len(self.futures) == consumers:
             return [Piece((Source(ref, self._store),), Recipe(None)) for ref in self.futures]
         return self._load().pieces(consumers)
+
+    def __reduce__(self) -> Any:
+        raise FutureError(
+            "a future cannot be pickled: pass it to a group's method as an argument of its own, not inside a "
+            "list or dict, or resolve it by .get() first."
+        )
 
     # --- looking at it ----------------------------------------------------------------------------------
 
