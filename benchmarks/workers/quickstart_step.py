@@ -93,11 +93,14 @@ def run_rank(rank: int, args: argparse.Namespace, store: str) -> None:
         engine.train_step(batches, lambda batch: policy.loss(batch, *engine.module(batch)))
         return time.perf_counter() - start
 
-    times = [step() for _ in range(args.steps + 1)][1:]
+    step()
+    cpu = time.process_time()
+    times = [step() for _ in range(args.steps)]
+    cpu = (time.process_time() - cpu) / args.steps
     slowest = torch.tensor(times)
     dist.all_reduce(slowest, op=dist.ReduceOp.MAX)
     if rank == 0:
-        print("seconds per step:", " ".join(f"{t:.2f}" for t in slowest.tolist()))
+        print("seconds per step:", " ".join(f"{t:.2f}" for t in slowest.tolist()), f"(CPU time of rank 0: {cpu:.2f})")
     if args.profile:
         with profile(activities=[ProfilerActivity.CPU]) as found:
             step()

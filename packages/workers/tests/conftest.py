@@ -1,4 +1,4 @@
-"""Shared fixtures: tiny models on disk, and this folder on the path so that rank processes can import programs."""
+"""Shared fixtures: tiny models on disk; this folder on the path, so that rank processes import programs."""
 
 from __future__ import annotations
 

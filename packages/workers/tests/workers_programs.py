@@ -74,7 +74,7 @@ def micro_batches(batch: dict[str, torch.Tensor], form: str, budget: int, layout
 def train_steps(
     path: str, batch: dict[str, torch.Tensor], form: str, budget: int, steps: int = 1, **engine: Any
 ) -> dict[str, Any]:
-    """Steps on ``sum(-advantage * log_prob * weight)``; the loss per step, the first gradient, the last weights."""
+    """Steps on a policy-gradient loss; the loss of each, the first gradient, the last weights."""
     built = policy_engine(path, use_remove_padding=form != "padded", **engine)
     mine = my_rows(batch, built.layout)
     losses, count = [], 0
@@ -257,7 +257,7 @@ def with_advantages(generated: DataProto, temperature: float = 1.0) -> DataProto
 
 
 def rounds(config: ActorRolloutRefConfig, count: int, *, sync: bool = True, export: str = "") -> list[Any]:
-    """Generate and update ``count`` times; the metrics of each round. ``sync=False`` keeps the engine's weights."""
+    """Generate and update ``count`` times; the metrics of each. ``sync=False`` keeps the engine's weights."""
     worker = make_worker(ActorRolloutRefWorker, config, "actor_rollout_ref")
     metrics = []
     for index in range(count):

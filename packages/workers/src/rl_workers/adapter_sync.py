@@ -22,7 +22,7 @@ class TakesAdapter(Protocol):
 
 
 class AdapterShardingManager(FSDPVLLMShardingManager):
-    """Pushes the base weights once and then the adapter alone; merged weights to an engine without adapters."""
+    """Pushes the base weights once, then the adapter alone; merged weights to an engine without adapters."""
 
     def __init__(self, module: nn.Module, rollout: BaseRollout, peft_config: Mapping[str, Any]) -> None:
         super().__init__(module, rollout)

@@ -47,7 +47,7 @@ class Unit:
 
 
 class AttentionPlan:
-    """Which token of a packed sequence sees which, with what the kernels need computed once for all layers."""
+    """Which token of a packed sequence sees which, and what kernels need of that, computed once."""
 
     def __init__(self, units: Sequence[Unit], exchange: HeadExchange | None = None) -> None:
         self.units = list(units)
@@ -212,7 +212,7 @@ def packed_attention(
     asked = [key_ for key_ in _UNSUPPORTED if kwargs.get(key_) is not None]
     if asked or dropout:
         raise ModelSupportError(
-            f"{name} asks for {', '.join(asked) or 'attention dropout'}, which packed attention does not have: "
+            f"{name} asks for {', '.join(asked) or 'attention dropout'}, which packed attention lacks: "
             "set model.use_remove_padding=False"
         )
     if plan.exchange is None:

@@ -197,6 +197,6 @@ def _check_computed(owner: nn.Module, names: list[tuple[str, str]]) -> None:
         buffer = cast(Tensor, getattr(owner, name))
         if not buffer.is_floating_point() or bool(buffer.isnan().any()):
             raise ModelSupportError(
-                f"buffer {full_name} of {type(owner).__name__} is neither in the model's files nor computed by its "
-                "initialisation: this model cannot start from its folder"
+                f"buffer {full_name} of {type(owner).__name__} is neither in the files nor computed by the model: "
+                "it cannot start from its folder"
             )

@@ -3,12 +3,14 @@
 For logits ``z = (W h + b)`` divided by the temperature, the log-probability of label y is
 ``z_y - logsumexp(z)`` and the entropy ``logsumexp(z) - sum(p z)``. The backward pass computes each chunk's
 logits again, so that ``[tokens, vocab]`` never exists whole; the forward pass's last chunk is the backward
-pass's first, and is kept.
+pass's first, and is kept. A chunk is as large as its matrix product needs to be quick; what follows works in
+float32 on blocks of rows that fit the cache, and the gradient overwrites the logits.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, cast
 
 import torch
@@ -16,11 +18,12 @@ import torch.nn.functional as F
 from torch import Tensor
 
 DEFAULT_CHUNK = 512
+_BLOCK_ELEMENTS = 1 << 19  # 2 MB in float32
 
 
 @dataclass(frozen=True)
 class LogitForm:
-    """What a model does to its logits: ``scale * z``, then ``softcap * tanh(z / softcap)``, then ``/ temperature``."""
+    """What becomes of logits: ``scale * z``, then ``softcap * tanh(z / softcap)``, then ``z / temperature``."""
 
     scale: float = 1.0
     softcap: float = 0.0
@@ -34,12 +37,12 @@ class LogitForm:
             logits.mul_(self.scale / self.temperature)
         return logits
 
-    def backward_(self, grad: Tensor, log_probs: Tensor, log_normaliser: Tensor) -> Tensor:
-        """Turn the gradient of the final logits into that of ``z``, in place."""
+    def backward_(self, grad: Tensor, logits: Tensor) -> Tensor:
+        """Turn the gradient of the final ``logits`` into that of ``z``, in place; overwrites ``logits``."""
         if self.softcap:
-            # the capped logits come back from the log-probabilities: their square gives tanh's derivative
-            capped = log_probs.add(log_normaliser[:, None]).mul_(self.temperature / self.softcap)
-            grad.mul_(capped.square_().neg_().add_(1.0)).mul_(self.scale / self.temperature)
+            # tanh comes back from the capped logits: one minus its square is its derivative
+            slope = logits.mul_(self.temperature / self.softcap).square_().neg_().add_(1.0)
+            grad.mul_(slope).mul_(self.scale / self.temperature)
         elif self.scale != self.temperature:
             grad.mul_(self.scale / self.temperature)
         return grad
@@ -79,11 +82,13 @@ def _chunks(total: int, chunk: int) -> list[slice]:
     """Slices of nearly equal size, none above ``chunk``."""
     count = -(-total // chunk)
     bounds = [total * index // max(count, 1) for index in range(count + 1)]
-    return [slice(a, b) for a, b in zip(bounds, bounds[1:], strict=False)]
+    return [slice(a, b) for a, b in pairwise(bounds)]
 
 
-def _chunk_logits(hidden: Tensor, weight: Tensor, bias: Tensor | None, form: LogitForm) -> Tensor:
-    return form.apply_(F.linear(hidden, weight, bias).float())
+def _blocks(part: slice, vocab: int) -> list[slice]:
+    """Rows of a chunk, as many at a time as fit the cache in float32."""
+    rows = max(1, _BLOCK_ELEMENTS // vocab)
+    return [slice(a, min(a + rows, part.stop)) for a in range(part.start, part.stop, rows)]
 
 
 class _LinearLogProbs(torch.autograd.Function):
@@ -100,19 +105,19 @@ class _LinearLogProbs(torch.autograd.Function):
         total = hidden.shape[0]
         log_probs = torch.zeros(total, dtype=torch.float32, device=hidden.device)
         entropy, normaliser = torch.zeros_like(log_probs), torch.zeros_like(log_probs)
-        kept: Tensor | None = None
+        raw: Tensor | None = None
         for part in _chunks(total, chunk):
-            kept = None  # frees the last chunk before the next is made
-            logits = _chunk_logits(hidden[part], weight, bias, form)
-            picked = logits.gather(1, labels[part, None])[:, 0]
-            kept = torch.log_softmax(logits, -1)
-            log_probs[part] = kept.gather(1, labels[part, None])[:, 0]
-            normaliser[part] = picked - log_probs[part]
-            if with_entropy:
-                entropy[part] = -torch.linalg.vecdot(torch.exp(kept, out=logits), kept)
-            del logits
+            raw = None  # frees the last chunk before the next is made
+            raw = F.linear(hidden[part], weight, bias)
+            for rows in _blocks(part, raw.shape[1]):
+                logits = form.apply_(_float_copy(raw[_within(rows, part)]))
+                normaliser[rows] = torch.logsumexp(logits, -1)
+                log_probs[rows] = logits.gather(1, labels[rows, None])[:, 0] - normaliser[rows]
+                if with_entropy:
+                    probs = logits.sub(normaliser[rows, None]).exp_()
+                    entropy[rows] = normaliser[rows] - torch.linalg.vecdot(probs, logits)
         ctx.options = options
-        ctx.kept = kept if any(ctx.needs_input_grad) else None
+        ctx.kept = raw if any(ctx.needs_input_grad) else None
         ctx.save_for_backward(hidden, weight, bias, labels, normaliser, entropy)
         return log_probs, entropy
 
@@ -122,33 +127,44 @@ class _LinearLogProbs(torch.autograd.Function):
         form, _, with_entropy, chunk = ctx.options
         g_logp, g_entropy = grads
         d_hidden = torch.empty_like(hidden)
-        needs_weight, needs_bias = ctx.needs_input_grad[1], ctx.needs_input_grad[2]
-        d_weight = (
-            torch.zeros(weight.shape, dtype=torch.float32, device=weight.device) if needs_weight else None
-        )
-        d_bias = (
-            torch.zeros(weight.shape[0], dtype=torch.float32, device=weight.device) if needs_bias else None
-        )
-        kept, ctx.kept = ctx.kept, None
+        d_weight = _float_zeros(weight) if ctx.needs_input_grad[1] else None
+        d_bias = _float_zeros(bias) if bias is not None and ctx.needs_input_grad[2] else None
+        raw, ctx.kept = ctx.kept, None
         for part in reversed(_chunks(hidden.shape[0], chunk)):
-            if kept is None:
-                kept = torch.log_softmax(_chunk_logits(hidden[part], weight, bias, form), -1)
-            ge = g_entropy[part] if with_entropy else None
-            grad = _logit_grad(kept, labels[part], g_logp[part], ge, entropy[part], form, normaliser[part])
-            kept = None
-            low = grad.to(hidden.dtype)
-            d_hidden[part] = low @ weight
-            if d_bias is not None:
-                d_bias.add_(grad.sum(0))
+            if raw is None:
+                raw = F.linear(hidden[part], weight, bias)
+            for rows in _blocks(part, raw.shape[1]):
+                target = raw[_within(rows, part)]
+                ge = (g_entropy[rows], entropy[rows]) if with_entropy else None
+                logits = form.apply_(_float_copy(target))
+                grad = _logit_grad(logits, normaliser[rows], labels[rows], g_logp[rows], ge, form)
+                target.copy_(grad)
+                if d_bias is not None:
+                    d_bias.add_(grad.sum(0))
+            d_hidden[part] = raw @ weight
             if d_weight is not None:
-                _accumulate_outer(d_weight, low, hidden[part])
+                _accumulate_outer(d_weight, raw, hidden[part])
+            raw = None
         return (
             d_hidden,
             None if d_weight is None else d_weight.to(weight.dtype),
-            None if d_bias is None or bias is None else d_bias.to(bias.dtype),
+            None if d_bias is None else d_bias.to(bias.dtype),
             None,
             None,
         )
+
+
+def _within(rows: slice, part: slice) -> slice:
+    """Rows of the whole as rows of the chunk."""
+    return slice(rows.start - part.start, rows.stop - part.start)
+
+
+def _float_copy(x: Tensor) -> Tensor:
+    return x.to(torch.float32, copy=True)
+
+
+def _float_zeros(like: Tensor) -> Tensor:
+    return torch.zeros(like.shape, dtype=torch.float32, device=like.device)
 
 
 def _accumulate_outer(total: Tensor, left: Tensor, right: Tensor) -> None:
@@ -160,20 +176,20 @@ def _accumulate_outer(total: Tensor, left: Tensor, right: Tensor) -> None:
 
 
 def _logit_grad(
-    log_probs: Tensor,
+    logits: Tensor,
+    normaliser: Tensor,
     labels: Tensor,
     g_logp: Tensor,
-    g_entropy: Tensor | None,
-    entropy: Tensor,
+    entropy: tuple[Tensor, Tensor] | None,
     form: LogitForm,
-    normaliser: Tensor,
 ) -> Tensor:
     """Gradient of the raw logits: ``g (1_y - p) - g_H p (log p + H)``, through the logit form."""
-    if g_entropy is None:
-        grad = log_probs.exp().mul_(g_logp.neg()[:, None])
+    log_p = logits.sub(normaliser[:, None])
+    if entropy is None:
+        grad = log_p.exp_().mul_(g_logp.neg()[:, None])
     else:
-        inner = log_probs.add(entropy[:, None]).mul_(g_entropy[:, None]).add_(g_logp[:, None])
-        grad = log_probs.exp().mul_(inner).neg_()
-        del inner
+        g_entropy, value = entropy
+        inner = log_p.add(value[:, None]).mul_(g_entropy[:, None]).add_(g_logp[:, None])
+        grad = log_p.exp_().mul_(inner).neg_()
     grad.scatter_add_(1, labels[:, None], g_logp[:, None])
-    return form.backward_(grad, log_probs, normaliser)
+    return form.backward_(grad, logits)

@@ -23,7 +23,7 @@ class _Item:
 
 
 def row_cost(prompt: int, response: int, hidden: int = _HIDDEN) -> float:
-    """Relative cost of a row: its tokens, plus its attention (pairs / (6 hidden), the ratio of the products)."""
+    """Relative cost of a row's response: its tokens, plus its attention in tokens (pairs / (6 hidden))."""
     length = prompt + response
     return response + (length * length - prompt * prompt) / (12 * hidden)
 
@@ -42,8 +42,8 @@ def check_longest_row(prompt_length: int, response_length: int, budget: int, key
     longest = prompt_length + response_length
     if longest > budget:
         raise TokenBudgetError(
-            f"a row of {prompt_length} prompt and {response_length} response tokens has {longest} tokens, more than "
-            f"the {budget} of {key}: raise {key} to at least {longest} or shorten the rows"
+            f"a row of {prompt_length} prompt and {response_length} response tokens has {longest} tokens, more "
+            f"than the {budget} of {key}: raise {key} to at least {longest} or shorten the rows"
         )
 
 
@@ -165,7 +165,7 @@ def balanced_order(
     parts: int,
     groups: Sequence[object] | None = None,
 ) -> list[int]:
-    """An order of the rows whose ``parts`` contiguous chunks (sizes as ``DataProto.chunk``) cost about the same.
+    """An order of rows whose ``parts`` contiguous chunks (sizes as ``DataProto.chunk``) cost about the same.
 
     Rows of one group (one prompt) stay in one chunk where there is room, and then count their prompt once.
     """

@@ -63,8 +63,8 @@ def tabulate_rows(
     width = response_mask.shape[1]
     if attention_mask.shape != input_ids.shape or response_mask.shape[0] != rows or width > length:
         raise BatchError(
-            f"input_ids {tuple(input_ids.shape)}, attention_mask {tuple(attention_mask.shape)} and response_mask "
-            f"{tuple(response_mask.shape)} disagree: expected [B, L], [B, L] and [B, R] with R <= L"
+            f"input_ids {tuple(input_ids.shape)}, attention_mask {tuple(attention_mask.shape)} and "
+            f"response_mask {tuple(response_mask.shape)} disagree: expected [B, L], [B, L] and [B, R] with R <= L"
         )
     ids, real = input_ids.cpu(), attention_mask.cpu().bool()
     chosen = response_mask.cpu().bool()

@@ -32,7 +32,7 @@ def check_heads(config: Any, size: int) -> None:
     kv_heads = int(getattr(text, "num_key_value_heads", None) or heads)
     if heads % size or kv_heads % size:
         raise ModelSupportError(
-            f"ulysses_sequence_parallel_size={size} must divide the {heads} attention heads and the {kv_heads} "
+            f"ulysses_sequence_parallel_size={size} must divide the {heads} attention and the {kv_heads} "
             "key-value heads: choose a divisor of both"
         )
 
