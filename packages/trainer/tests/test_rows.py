@@ -15,7 +15,9 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase
 from rl_trainer.config import DataConfig
 from rl_trainer.dataset import PromptDataset, collate
 from rl_trainer.errors import DataError
+from rl_trainer.reward_process import score_row
 from rl_trainer.seeds import row_seeds
+from rl_trainer.sources import read_rows
 from rl_trainer.tasks import addition_rows, copy_rows
 from rl_trainer.tiny import make_tiny_model
 from rl_trainer.updates import mini_batch_rows
@@ -53,8 +55,8 @@ def test_long_prompts_are_left_out_and_counted_or_refused(
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
-        ("a.jsonl", '{"prompt": "a="}\n{oops\n', "a.jsonl, line 2: not JSON"),
-        ("a.jsonl", "[1]\n", "line 1: a row must be a JSON object"),
+        ("a.jsonl", '{"prompt": "a="}\n{oops\n', "a.jsonl, row 2: not JSON"),
+        ("a.jsonl", "[1]\n", "row 1: must be a JSON object"),
         ("a.jsonl", '{"question": "a="}\n', "row 1: column 'prompt'"),
         ("a.jsonl", '{"prompt": [{"role": "user", "content": "a"}]}\n', "no chat template"),
         ("a.parquet", "not parquet", "can't be read as Parquet"),
@@ -69,6 +71,34 @@ def test_a_bad_file_or_row_is_named(
         PromptDataset([str(tmp_path / name)], tokenizer, DataConfig())
     with pytest.raises(DataError, match="there is no file"):
         PromptDataset([str(tmp_path / "missing.jsonl")], tokenizer, DataConfig())
+
+
+def test_a_reasoning_gym_task_is_named_and_scored(tokenizer: PreTrainedTokenizerBase) -> None:
+    pytest.importorskip("reasoning_gym")
+    rows = [row for _, row in read_rows("reasoning_gym/chain_sum", "train", 5, seed=1)]
+    others = [row for _, row in read_rows("reasoning_gym/chain_sum", "train", 5, seed=2)]
+    assert len(rows) == 5 and rows != others
+    row = {name: rows[0][name] for name in ("data_source", "extra_info")}
+    right = rows[0]["reward_model"]["ground_truth"]
+    assert (
+        score_row("reasoning_gym", row | {"solution_str": f"<answer>{right}</answer>", "ground_truth": right})
+        == 1
+    )
+    assert score_row("reasoning_gym", row | {"solution_str": "no", "ground_truth": right}) < 0.1
+    with pytest.raises(DataError, match="no_such_task"):
+        list(read_rows("reasoning_gym/no_such_task", "train", 5, seed=1))
+
+
+def test_a_datasets_folder_is_read_by_split(tmp_path: Path, tokenizer: PreTrainedTokenizerBase) -> None:
+    (tmp_path / "corpus").mkdir()
+    for split in ("train", "test"):
+        (tmp_path / "corpus" / f"{split}.jsonl").write_text(
+            json.dumps({"prompt": "ab=", "split": split}) + "\n"
+        )
+    source = str(tmp_path / "corpus")
+    assert PromptDataset([source], tokenizer, DataConfig(), split="test")[0]["split"] == "test"
+    with pytest.raises(DataError, match="split nowhere"):
+        PromptDataset([source], tokenizer, DataConfig(), split="nowhere")
 
 
 def test_prompts_are_padded_on_the_left() -> None:

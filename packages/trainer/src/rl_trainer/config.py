@@ -16,9 +16,15 @@ class DataConfig:
     """Which prompts are trained on and validated on."""
 
     train_files: list[str] = field(default_factory=list)
-    """JSONL or Parquet files of training prompts."""
+    """Training prompts: JSONL or Parquet files, `datasets` ids, or `reasoning_gym/<task>`."""
     val_files: list[str] = field(default_factory=list)
-    """Files of validation prompts; empty: no validation."""
+    """Validation prompts, in the same forms; empty: no validation."""
+    train_split: str = "train"
+    """Split of a `datasets` id that is trained on."""
+    val_split: str = "test"
+    """Split of a `datasets` id that is validated on."""
+    reasoning_gym_size: int = 1000
+    """Prompts made of each reasoning-gym task; validation draws others than training."""
     prompt_key: str = "prompt"
     """Column that holds the prompt: a string or a list of chat messages."""
     train_batch_size: int = 256

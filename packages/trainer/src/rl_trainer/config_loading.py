@@ -57,7 +57,7 @@ def load_config(source: str | Path | None = None, overrides: Sequence[str] = ())
             tree = OmegaConf.merge(tree, OmegaConf.from_dotlist([f"{key}={value}"]))
         except OmegaConfBaseException as error:
             raise ConfigError(f"{key}={value}: {_first_line(error)}") from error
-    return omega_conf_to_dataclass(tree, PPOConfig)
+    return omega_conf_to_dataclass(cast(DictConfig, tree), PPOConfig)
 
 
 def omega_conf_to_dataclass(node: DictConfig | ListConfig | Mapping[str, Any], dataclass_type: type[T]) -> T:
@@ -75,7 +75,7 @@ def omega_conf_to_dataclass(node: DictConfig | ListConfig | Mapping[str, Any], d
 
 def to_yaml(config: PPOConfig) -> str:
     """The resolved tree as YAML, as it is kept in the run's folder."""
-    return cast(str, OmegaConf.to_yaml(OmegaConf.structured(config)))
+    return OmegaConf.to_yaml(OmegaConf.structured(config))
 
 
 def check_keys(keys: Sequence[str], where: str) -> None:
@@ -151,7 +151,7 @@ def _defaults() -> DictConfig:
 def _leaves(node: DictConfig, prefix: str = "") -> list[str]:
     paths: list[str] = []
     for name, value in node.items_ex(resolve=False):
-        path = f"{prefix}{name}"
+        path = f"{prefix}{name!s}"
         paths += _leaves(value, path + ".") if isinstance(value, DictConfig) and value else [path]
     return paths
 

@@ -2,49 +2,52 @@
 
 from __future__ import annotations
 
-import json
 import logging
-from collections.abc import Iterator, Sequence
-from pathlib import Path
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
-import pyarrow
-import pyarrow.parquet
 import torch
 from transformers import PreTrainedTokenizerBase
 
 from .config import DataConfig
 from .errors import DataError
+from .sources import Row, read_rows
 
 logger = logging.getLogger(__name__)
 
-Row = dict[str, Any]
-
 
 class PromptDataset(torch.utils.data.Dataset[Row]):
-    """Rows of JSONL or Parquet files, tokenised.
+    """Rows of files, `datasets` ids or reasoning-gym tasks, tokenised.
 
     A row's prompt is a string (taken as it is) or a list of chat messages (rendered by the tokenizer's
     chat template). Columns `data_source`, `reward_model` (`{"ground_truth": ...}`), `extra_info` and any
     other column reach the reward function unchanged.
 
     Args:
-        files: paths; the ending (`.jsonl`, `.parquet`) says how to read one.
+        sources: what to read; see `sources.read_rows`.
         tokenizer: encodes prompts.
         config: column names and lengths.
+        split: split of a `datasets` id.
+        seed: decides the rows of a reasoning-gym task.
 
     Raises:
-        DataError: a file or a row can't be used; the message names file and line.
+        DataError: a source or a row can't be used; the message names file and row.
     """
 
-    def __init__(self, files: Sequence[str], tokenizer: PreTrainedTokenizerBase, config: DataConfig) -> None:
+    def __init__(
+        self,
+        sources: Sequence[str],
+        tokenizer: PreTrainedTokenizerBase,
+        config: DataConfig,
+        split: str = "train",
+        seed: int = 0,
+    ) -> None:
         self.tokenizer, self.config = tokenizer, config
         self.rows: list[Row] = []
         self.filtered = 0
-        for file in files:
-            for line, row in enumerate(read_rows(Path(file)), 1):
-                self._add(row, f"{file}, row {line}")
+        for source in sources:
+            for where, row in read_rows(source, split, config.reasoning_gym_size, seed):
+                self._add(row, where)
         if self.filtered:
             longest = config.max_prompt_length
             logger.warning("%d prompts are longer than %d tokens and were left out", self.filtered, longest)
@@ -86,41 +89,6 @@ class PromptDataset(torch.utils.data.Dataset[Row]):
             f"{where}: column {self.config.prompt_key!r} must be a non-empty string or a list of "
             f"{{role, content}} messages, not {prompt!r}; data.prompt_key names the column"
         )
-
-
-def read_rows(path: Path) -> Iterator[Row]:
-    """Rows of one file as dictionaries.
-
-    Raises:
-        DataError: the file is missing, of an unknown kind, or a line is not a JSON object.
-    """
-    if not path.is_file():
-        raise DataError(f"there is no file {path}; check data.train_files and data.val_files")
-    if path.suffix == ".parquet":
-        try:
-            yield from pyarrow.parquet.read_table(path).to_pylist()
-        except pyarrow.ArrowInvalid as error:
-            raise DataError(f"{path} can't be read as Parquet: {error}") from error
-    elif path.suffix in {".jsonl", ".json"}:
-        yield from _read_jsonl(path)
-    else:
-        raise DataError(f"{path}: the ending {path.suffix!r} is not one that we read (.jsonl, .parquet)")
-
-
-def _read_jsonl(path: Path) -> Iterator[Row]:
-    with path.open(encoding="utf-8") as lines:
-        for number, line in enumerate(lines, 1):
-            if not line.strip():
-                continue
-            try:
-                row = json.loads(line)
-            except json.JSONDecodeError as error:
-                raise DataError(f"{path}, line {number}: not JSON ({error})") from error
-            if not isinstance(row, dict):
-                raise DataError(
-                    f"{path}, line {number}: a row must be a JSON object, not {line.strip()[:60]!r}"
-                )
-            yield row
 
 
 def collate(rows: Sequence[Row], pad_token_id: int) -> dict[str, torch.Tensor | np.ndarray]:

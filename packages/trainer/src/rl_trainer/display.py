@@ -16,7 +16,7 @@ from rich.table import Table
 COLUMNS = {
     "reward": ("critic/score/mean", "{:.3f}"),
     "length": ("response_length/mean", "{:.1f}"),
-    "mismatch": ("rollout_corr/kl", "{:.1e}"),
+    "mismatch": ("rollout_corr/k3_kl", "{:.1e}"),
     "entropy": ("actor/entropy", "{:.3f}"),
     "tokens/s": ("perf/throughput", "{:.0f}"),
     "s/step": ("timing_s/step", "{:.1f}"),

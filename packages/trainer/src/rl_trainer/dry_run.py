@@ -57,8 +57,8 @@ def memory_lines(config: PPOConfig, workers: int) -> list[str]:
     stored = SIZES[actor.fsdp_config.model_dtype]
     copies = {"adamw": 4, "sgd": 2}[actor.optim.name]  # weights, gradients and the optimizer's moments
     train = numbers * stored * copies / workers
-    engine = numbers * SIZES[config.actor_rollout_ref.rollout.dtype]
-    engine /= config.actor_rollout_ref.rollout.tensor_model_parallel_size
+    rollout = config.actor_rollout_ref.rollout
+    engine = numbers * SIZES[rollout.dtype] / rollout.tensor_model_parallel_size
     return [
         f"memory      {numbers / 1e6:.0f} M parameters; a rank holds {train / 1e9:.2f} GB of weights, "
         f"gradients and optimizer state and {engine / 1e9:.2f} GB of engine weights, "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from collections.abc import Iterator
@@ -36,8 +37,8 @@ def run_ppo(
     """
     resolve(config)
     with cluster(config), display or Display() as screen:
-        remote: Any = ray.remote(num_cpus=0, max_concurrency=2)(runner_class)
-        runner = remote.remote()
+        remote: Any = ray.remote(runner_class)
+        runner = remote.options(num_cpus=0, max_concurrency=2).remote()
         result = runner.run.remote(config)
         try:
             while not ray.wait([result], timeout=0)[0]:
@@ -64,7 +65,7 @@ def cluster(config: PPOConfig) -> Iterator[None]:
         return
     address = config.trainer.ray_address or os.environ.get("RAY_ADDRESS", "")
     options: dict[str, Any] = {"address": address} if address else _own_cluster(config)
-    ray.init(log_to_driver=False, logging_level="ERROR", configure_logging=False, **options)
+    ray.init(log_to_driver=False, logging_level=logging.ERROR, configure_logging=False, **options)
     try:
         yield
     finally:

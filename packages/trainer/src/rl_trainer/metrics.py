@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 import torch
 
 Metrics = dict[str, float]
-REDUCTIONS = {"max": np.max, "min": np.min, "sum": np.sum}
+REDUCTIONS: dict[str, Callable[[np.ndarray], np.floating[Any]]] = {
+    "max": np.max,
+    "min": np.min,
+    "sum": np.sum,
+}
 
 
 def reduce_metrics(metrics: Mapping[str, Sequence[float] | float]) -> Metrics:

@@ -16,6 +16,7 @@ from .advantages import check_estimator, needs_values
 from .config import PPOConfig
 from .errors import ConfigError
 from .reward_process import load_reward_function
+from .sources import check_source
 from .tracking import check_trackers
 
 
@@ -70,12 +71,13 @@ def total_training_steps(config: PPOConfig, prompts: int) -> int:
 
 def _check_data(config: PPOConfig) -> None:
     data = config.data
-    for key, files in (("train_files", data.train_files), ("val_files", data.val_files)):
-        for file in files:
-            if not Path(file).is_file():
-                raise ConfigError(f"data.{key}: there is no file {file}")
+    for key, sources in (("data.train_files", data.train_files), ("data.val_files", data.val_files)):
+        for source in sources:
+            check_source(key, source)
     if not data.train_files:
-        raise ConfigError("data.train_files is empty: name at least one JSONL or Parquet file of prompts")
+        raise ConfigError(
+            "data.train_files is empty: name a JSONL or Parquet file, a datasets id or a reasoning-gym task"
+        )
     _positive(data.train_batch_size, "data.train_batch_size")
     _positive(data.max_prompt_length, "data.max_prompt_length")
     _positive(data.max_response_length, "data.max_response_length")

@@ -17,7 +17,7 @@ CHARTS = {
     "Reward": ["critic/score/mean"],
     "Response length (tokens)": ["response_length/mean", "response_length/max"],
     "Entropy": ["actor/entropy"],
-    "Engine against trainer (k3 KL)": ["rollout_corr/kl"],
+    "Engine against trainer (k3 KL)": ["rollout_corr/k3_kl"],
     "Gradient norm": ["actor/grad_norm"],
     "Critic": ["critic/vf_loss", "critic/vf_explained_var"],
 }

@@ -14,6 +14,7 @@ from typing import Any, cast
 import numpy as np
 import torch
 from pebble import ProcessPool
+from tensordict import TensorDict
 from transformers import PreTrainedTokenizerBase
 
 from rl_protocol import DataProto
@@ -82,14 +83,15 @@ class RewardManager:
 
     def decode(self, batch: DataProto) -> list[str]:
         """The responses as text."""
-        lengths = batch.batch["attention_mask"][:, -batch.batch["responses"].shape[1] :].sum(1).tolist()
-        ids = batch.batch["responses"].tolist()
+        tensors = cast(TensorDict, batch.batch)
+        lengths = tensors["attention_mask"][:, -tensors["responses"].shape[1] :].sum(1).tolist()
+        ids = tensors["responses"].tolist()
         kept = [row[:length] for row, length in zip(ids, lengths, strict=True)]
-        return cast(list[str], self.tokenizer.batch_decode(kept, skip_special_tokens=True))
+        return self.tokenizer.batch_decode(kept, skip_special_tokens=True)
 
     def close(self) -> None:
         """End the processes."""
-        self.pool.stop()
+        self.pool.stop()  # type: ignore[no-untyped-call]
         self.pool.join()
 
     def _rows(self, batch: DataProto) -> list[dict[str, Any]]:

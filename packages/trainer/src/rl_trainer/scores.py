@@ -7,6 +7,7 @@ in [0, 1], or a dict with `score`.
 from __future__ import annotations
 
 import re
+import secrets
 from collections.abc import Mapping
 from typing import Any
 
@@ -56,16 +57,29 @@ def target_length(
     return max(0.0, 1.0 - abs(len(solution_str) - target) / target)
 
 
-def code_tests(data_source: str, solution_str: str, ground_truth: str, extra_info: object) -> float:
+async def code_tests(data_source: str, solution_str: str, ground_truth: str, extra_info: object) -> float:
     """1 if the response's last Python block passes the ground truth, a program of assertions after it.
 
     Both run in a process of their own with limits on time and memory.
     """
-    from rl_rollout import run_python
+    from rl_rollout import PythonTool
 
     blocks = re.findall(r"```(?:python)?\n(.*?)```", solution_str, re.DOTALL)
-    code = blocks[-1] if blocks else solution_str
-    return float(run_python(f"{code}\n\n{ground_truth}\n").ok)
+    passed = secrets.token_hex(8)  # printed last; a response can't print it itself
+    code = f"{blocks[-1] if blocks else solution_str}\n\n{ground_truth}\n\nprint({passed!r})\n"
+    return float((await PythonTool().call({"code": code})).rstrip().endswith(passed))
+
+
+def reasoning_gym(
+    data_source: str, solution_str: str, ground_truth: object, extra_info: Mapping[str, Any]
+) -> float:
+    """reasoning-gym's own score of the answer: what stands in `<answer>` tags, or else the whole response."""
+    from reasoning_gym import get_score_answer_fn
+
+    answers = re.findall(r"<answer>(.*?)</answer>", solution_str, re.DOTALL)
+    answer = (answers[-1] if answers else solution_str).strip()
+    entry = extra_info["entry"]
+    return float(get_score_answer_fn(entry["metadata"]["source_dataset"])(answer=answer, entry=entry))
 
 
 BUILT_IN = {
@@ -76,4 +90,5 @@ BUILT_IN = {
     "think_format": think_format,
     "target_length": target_length,
     "code_tests": code_tests,
+    "reasoning_gym": reasoning_gym,
 }

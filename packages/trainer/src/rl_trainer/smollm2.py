@@ -133,7 +133,7 @@ def convert(source: Path, target: Path) -> None:
         num_key_value_heads=heads["attn_k"],
         max_position_embeddings=field("context_length"),
         rms_norm_eps=field("attention.layer_norm_rms_epsilon"),
-        rope_theta=field("rope.freq_base"),
+        rope_parameters={"rope_type": "default", "rope_theta": field("rope.freq_base")},
         vocab_size=weights["model.embed_tokens.weight"].shape[0],
         tie_word_embeddings="lm_head.weight" not in weights,
         bos_token_id=1,

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 import torch
-from tensordict import TensorDict
 
 from rl_protocol import DataProto, DataProtoFuture
 
@@ -31,12 +30,12 @@ class StepBatch:
 
     def __getitem__(self, key: str) -> torch.Tensor:
         """A tensor that the driver holds."""
-        return cast(torch.Tensor, cast(TensorDict, self.local.batch)[key])
+        return self.tensors[key]
 
     @property
     def tensors(self) -> dict[str, torch.Tensor]:
         """Every tensor that the driver holds."""
-        return dict(cast(TensorDict, self.local.batch).items())
+        return tensors_of(self.local)
 
     @property
     def uids(self) -> list[str]:
@@ -50,7 +49,7 @@ class StepBatch:
     def fetch(self, *keys: str) -> None:
         """Bring columns from the workers to the driver."""
         found: DataProto = self.remote.select(list(keys), [], []).get()
-        self.put(**dict(cast(TensorDict, found.batch).items()))
+        self.put(**tensors_of(found))
 
     def add_remote(self, made: DataProtoFuture) -> None:
         """Take columns that the workers made, where they are."""
@@ -67,6 +66,11 @@ class StepBatch:
         mine = self.local.select(list(local), ["uid"], [])
         mine.meta_info = dict(meta_info)
         return self.remote.select(list(remote), [], []).union(mine)
+
+
+def tensors_of(data: DataProto) -> dict[str, torch.Tensor]:
+    """The tensors of a batch."""
+    return cast(dict[str, torch.Tensor], dict(data.batch.items()) if data.batch is not None else {})
 
 
 def response_lengths(batch: StepBatch) -> torch.Tensor:

@@ -63,8 +63,12 @@ class TaskRunner:
     ) -> RayPPOTrainer:
         """The trainer with its data, roles and pools."""
         self.events.put({"kind": "stage", "text": "reading prompts"})
-        train = PromptDataset(config.data.train_files, tokenizer, config.data)
-        val = PromptDataset(config.data.val_files, tokenizer, config.data) if config.data.val_files else None
+        data, seed = config.data, config.trainer.seed
+        train = PromptDataset(data.train_files, tokenizer, data, data.train_split, seed)
+        val = None
+        if data.val_files:
+            # One more than the training seed: other rows of the same reasoning-gym task.
+            val = PromptDataset(data.val_files, tokenizer, data, data.val_split, seed + 1)
         roles = self.add_roles(config)
         pool = [config.trainer.n_workers_per_node] * config.trainer.nnodes
         manager = ResourcePoolManager(

@@ -41,7 +41,7 @@ class TensorBoard:
     def __init__(self, folder: Path) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
-        self.writer: Any = SummaryWriter(str(folder))  # type: ignore[no-untyped-call]
+        self.writer: Any = SummaryWriter(str(folder))  # type: ignore[no-untyped-call,unused-ignore]
 
     def log(self, metrics: Mapping[str, float], step: int) -> None:
         """One scalar per key."""
@@ -57,7 +57,7 @@ class WandB:
     """A Weights & Biases run."""
 
     def __init__(self, project: str, name: str, folder: Path, config: dict[str, Any]) -> None:
-        import wandb  # type: ignore[import-not-found,unused-ignore]
+        import wandb
 
         self.run: Any = wandb.init(project=project, name=name, dir=str(folder), config=config, resume="allow")
 

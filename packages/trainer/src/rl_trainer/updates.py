@@ -55,8 +55,9 @@ def update_in_mini_batches(
         )
         part.put(row_weights=weights)
         data = part.to_workers(plan.remote, ["response_mask", "row_weights", *plan.local], plan.meta_info)
-        for key, values in method(data).meta_info["metrics"].items():
-            collected.setdefault(key, []).extend(np.atleast_1d(values).tolist())
+        # One entry per rank, all equal: workers reduce over ranks themselves.
+        for key, value in method(data).meta_info["metrics"][0].items():
+            collected.setdefault(key, []).append(value)
     return reduce_metrics(collected)
 
 
