@@ -30,6 +30,7 @@ def read_rows(source: str, split: str, gym_size: int, seed: int) -> Iterator[tup
     Raises:
         DataError: the source is missing or can't be read; the message names file and line.
     """
+    check_source("data", source)
     if source.endswith(FILE_ENDINGS):
         rows = _read_file(Path(source))
     elif source.startswith(GYM_PREFIX):
@@ -50,7 +51,6 @@ def check_source(key: str, source: str) -> None:
 
 
 def _read_file(path: Path) -> Iterator[tuple[int, Row]]:
-    check_source("data", str(path))
     if path.suffix == ".parquet":
         try:
             yield from enumerate(pyarrow.parquet.read_table(path).to_pylist(), 1)
