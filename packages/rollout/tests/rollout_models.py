@@ -21,7 +21,7 @@ CHAT_TEMPLATE = (
 
 def set_engine_environment() -> None:
     """What a launcher does: set the engine's variables before vllm is imported."""
-    os.environ.update(engine_env("cpu", offline=True))
+    os.environ.update(engine_env("cuda" if torch.cuda.is_available() else "cpu", offline=True))
 
 
 def make_tiny_model(folder: Path, *, tied: bool, eos: int = EOS) -> str:

@@ -119,7 +119,8 @@ def randomise_adapter(model: torch.nn.Module) -> None:
 def test_adapters_agree_with_peft_and_a_new_version_replaces_the_old(
     adapted: PreTrainedModel, models: dict[str, str]
 ) -> None:
-    engine = vLLMRollout(engine_config(lora_rank=4, load_format="dummy"), models["untied"], CPU)
+    config = engine_config(lora_rank=4, load_format="dummy", free_cache_engine=False)  # sleep clears caches
+    engine = vLLMRollout(config, models["untied"], CPU)
     prompts = make_prompts([40, 41, 48])
     manager = FSDPVLLMShardingManager(adapted, engine)
     try:
