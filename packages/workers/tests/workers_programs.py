@@ -18,10 +18,15 @@ from rl_workers import (
     ActorRolloutRefConfig,
     ActorRolloutRefWorker,
     CheckpointError,
+    CriticConfig,
+    CriticWorker,
     FSDPConfig,
     ModelConfig,
     OptimConfig,
+    ProfilerConfig,
     RefConfig,
+    RewardModelConfig,
+    RewardModelWorker,
 )
 from rl_workers.engine import FSDPEngine
 from rl_workers.layout import build_layout
@@ -269,3 +274,59 @@ def rounds(config: ActorRolloutRefConfig, count: int, *, sync: bool = True, expo
         worker.export_hf(export)
     worker.rollout.close()
     return metrics
+
+
+def run_critic(config: CriticConfig, batch: dict[str, torch.Tensor], steps: int, save: str = "") -> Any:
+    """Values, then steps towards returns; metrics of each and the last values."""
+    worker = make_worker(CriticWorker, config)
+    mine = my_rows(batch, worker.critic.layout)
+    before = worker.compute_values(as_proto(mine)).batch["values"]
+    proto = as_proto(mine | {"values": before, "returns": mine["advantages"]})
+    metrics = [worker.update_critic(proto).meta_info["metrics"] for _ in range(steps)]
+    if save:
+        worker.save_checkpoint(save, steps)
+        worker.update_critic(proto)
+        worker.load_checkpoint(save)
+    after = worker.compute_values(proto).batch["values"].numpy()
+    return {"before": before.numpy(), "metrics": metrics, "after": after}
+
+
+def run_reward(config: RewardModelConfig, data: DataProto) -> Any:
+    """Scores of this rank's rows."""
+    worker = make_worker(RewardModelWorker, config)
+    mine = data.chunk(dist.get_world_size())[dist.get_rank()]
+    return worker.compute_rm_score(mine).batch["rm_scores"].numpy()
+
+
+def run_lora(config: ActorRolloutRefConfig, folder: str, steps: int = 2) -> Any:
+    """Rounds with adapters: mismatch, reference and actor before and after, checkpoint and both exports."""
+    worker = make_worker(ActorRolloutRefWorker, config, "actor_rollout_ref")
+    batch = with_advantages(worker.generate_sequences(make_prompts(6)))
+    found: dict[str, Any] = {"batch": {k: v.numpy() for k, v in batch.batch.items()}}
+    found["start"] = worker.compute_log_prob(batch).batch["old_log_probs"].numpy()
+    metrics = [worker.update_actor(batch).meta_info["metrics"] for _ in range(steps)]
+    fresh = with_advantages(worker.generate_sequences(make_prompts(6)))
+    found["after"] = worker.compute_log_prob(batch).batch["old_log_probs"].numpy()
+    found["ref"] = worker.compute_ref_log_prob(batch).batch["ref_log_prob"].numpy()
+    worker.save_checkpoint(f"{folder}/checkpoint", steps)
+    worker.export_hf(f"{folder}/merged")
+    worker.export_lora(f"{folder}/adapter")
+    metrics.append(worker.update_actor(fresh).meta_info["metrics"])
+    worker.load_checkpoint(f"{folder}/checkpoint")
+    found["restored"] = worker.compute_log_prob(batch).batch["old_log_probs"].numpy()
+    found["has_ref_model"] = worker.ref is not None
+    return found | {"metrics": metrics}
+
+
+def profiled_steps(
+    config: ActorRolloutRefConfig, batch: dict[str, torch.Tensor], profiler: ProfilerConfig, steps: int
+) -> list[str]:
+    """The trace of each step, "" where there is none."""
+    worker = make_worker(ActorRolloutRefWorker, config, "actor")
+    proto = as_proto(my_rows(batch, worker.actor.layout))
+    written = []
+    for step in range(steps):
+        worker.start_profile(profiler, step)
+        worker.update_actor(proto)
+        written.append(worker.stop_profile())
+    return written

@@ -28,6 +28,7 @@ from rl_workers.errors import (
 from rl_workers.logprob import LogitForm, linear_log_probs
 from rl_workers.micro_batches import balanced_order, check_longest_row, plan_micro_batches
 from rl_workers.packing import PackedBatch, pack_rows, pad_rows, tabulate_rows
+from rl_workers.profiler import DistProfiler, ProfilerConfig
 from rl_workers.reward_model import RewardModelWorker
 
 __version__ = "0.1.0"
@@ -41,6 +42,7 @@ __all__ = [
     "Checkpointer",
     "CriticConfig",
     "CriticWorker",
+    "DistProfiler",
     "EngineWorker",
     "FSDPConfig",
     "FSDPEngine",
@@ -50,6 +52,7 @@ __all__ = [
     "OptimConfig",
     "PackedBatch",
     "PolicyLossConfig",
+    "ProfilerConfig",
     "RLWorkersError",
     "RefConfig",
     "RewardModelConfig",

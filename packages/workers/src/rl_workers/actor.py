@@ -33,6 +33,7 @@ from rl_workers.micro_batches import check_longest_row
 from rl_workers.models import PolicyModel
 from rl_workers.packing import PackedBatch
 from rl_workers.policy_step import OPTIONAL, REQUIRED, PolicyStep, loss_inputs
+from rl_workers.profiler import DistProfiler
 from rl_workers.reduction import reduce_metrics
 from rl_workers.ulysses import check_heads
 
@@ -134,6 +135,7 @@ class ActorRolloutRefWorker(EngineWorker):
             self._manager = FSDPVLLMShardingManager(self.actor.module.lm, self.rollout)
 
     @register(dispatch_mode=_rollout, read_only=True)
+    @DistProfiler.annotate()
     def generate_sequences(self, prompts: DataProto) -> DataProto:
         """One response per row from the present weights; see ``BaseRollout.generate_sequences``."""
         rollout = self.rollout
@@ -146,6 +148,7 @@ class ActorRolloutRefWorker(EngineWorker):
             return manager.postprocess_data(rollout.generate_sequences(manager.preprocess_data(prompts)))
 
     @register(dispatch_mode=_actor, read_only=True)
+    @DistProfiler.annotate()
     def compute_log_prob(self, data: DataProto) -> DataProto:
         """``old_log_probs`` and ``entropys`` ``[B, R]`` of the actor, at ``meta_info["temperature"]``."""
         engine = self.need(self.actor, "actor")
@@ -159,6 +162,7 @@ class ActorRolloutRefWorker(EngineWorker):
         return result(out, temperature=temperature)
 
     @register(dispatch_mode=_actor, read_only=True)
+    @DistProfiler.annotate()
     def compute_ref_log_prob(self, data: DataProto) -> DataProto:
         """``ref_log_prob`` ``[B, R]`` of the reference policy, at ``meta_info["temperature"]``."""
         engine = self.need(self.actor if self.ref_in_actor else self.ref, "reference policy")
@@ -172,6 +176,7 @@ class ActorRolloutRefWorker(EngineWorker):
         return result(evaluate_rows(engine, batches, _mask(data), run, ("ref_log_prob",)))
 
     @register(dispatch_mode=_actor, read_only=True)
+    @DistProfiler.annotate()
     def update_actor(self, data: DataProto) -> DataProto:
         """One optimizer step on the global mini-batch of which ``data`` is this rank's part.
 

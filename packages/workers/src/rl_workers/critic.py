@@ -21,6 +21,7 @@ from rl_workers.loading import build_on_meta
 from rl_workers.lora import add_adapters, initial_adapter
 from rl_workers.models import ValueModel
 from rl_workers.packing import PackedBatch
+from rl_workers.profiler import DistProfiler
 from rl_workers.reduction import reduce_metrics
 from rl_workers.ulysses import check_heads
 
@@ -77,6 +78,7 @@ class CriticWorker(EngineWorker):
         )
 
     @register(dispatch_mode=_critic, read_only=True)
+    @DistProfiler.annotate()
     def compute_values(self, data: DataProto) -> DataProto:
         """``values`` ``[B, R]``: the value of the state before each response token."""
         engine = self.need(self.critic, "value model")
@@ -88,6 +90,7 @@ class CriticWorker(EngineWorker):
         return result(evaluate_rows(engine, self._cut(data, engine), mask, run, ("values",)))
 
     @register(dispatch_mode=_critic, read_only=True)
+    @DistProfiler.annotate()
     def update_critic(self, data: DataProto) -> DataProto:
         """One optimizer step on the global mini-batch of which ``data`` is this rank's part.
 

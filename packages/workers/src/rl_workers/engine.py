@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, cast
@@ -26,6 +27,7 @@ from rl_workers.loading import Initialiser, load_weights
 from rl_workers.models import HeadedModel
 from rl_workers.optim import build_optimizer, build_scheduler
 from rl_workers.packing import PackedBatch
+from rl_workers.profiler import DistProfiler
 
 logger = logging.getLogger(__name__)
 
@@ -128,11 +130,14 @@ class FSDPEngine:
         self.optimizer.zero_grad(set_to_none=True)
         for index, batch in enumerate(batches):
             self._prepare_backward(last=index == len(batches) - 1)
-            loss = loss_fn(batch) * self.layout.world_size
-            torch.autograd.backward(loss)
+            with DistProfiler.span("forward"):
+                loss = loss_fn(batch) * self.layout.world_size
+            with DistProfiler.span("backward"):
+                torch.autograd.backward(loss)
         norm = self._clip()
-        if norm == norm and norm != float("inf"):
-            self.optimizer.step()
+        if math.isfinite(norm):
+            with DistProfiler.span("optimizer"):
+                self.optimizer.step()
         else:
             logger.warning("the gradient's norm is %s: no step is taken", norm)
         self.scheduler.step()

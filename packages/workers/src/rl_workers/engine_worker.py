@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rl_controller import Worker
+from rl_controller import Dispatch, Worker, register
 from rl_protocol import DataProto
 from rl_workers.config import ModelConfig
 from rl_workers.engine import FSDPEngine
@@ -17,6 +17,7 @@ from rl_workers.errors import BatchError, WorkerStateError
 from rl_workers.layout import Layout, backend_for, build_layout, resolve_device
 from rl_workers.micro_batches import plan_micro_batches
 from rl_workers.packing import PackedBatch, pack_rows, pad_rows, tabulate_rows
+from rl_workers.profiler import DistProfiler, ProfilerConfig
 
 ROW_COLUMNS = ("input_ids", "attention_mask", "response_mask")
 
@@ -33,6 +34,16 @@ class EngineWorker(Worker):
         layout = build_layout(found, fsdp_size, sp_size)
         self._register_dispatch_collect_info(mesh_name, layout.dp_rank, layout.is_collect)
         return layout
+
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
+    def start_profile(self, config: ProfilerConfig, step: int) -> bool:
+        """Profile this process until :meth:`stop_profile`, if ``config`` chooses the step and this rank."""
+        return DistProfiler.start(config, self.rank, step)
+
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
+    def stop_profile(self) -> str:
+        """Write the trace; its path, or "" where nothing was profiled."""
+        return DistProfiler.stop()
 
     def need(self, engine: FSDPEngine | None, what: str) -> FSDPEngine:
         """The engine, or an error that says what is missing."""

@@ -27,7 +27,7 @@ def backend_for(device: torch.device) -> str:
 
 def with_local(like: DTensor, local: Tensor) -> DTensor:
     """A DTensor with another local part, left on its device (``from_local`` would move it to the mesh's)."""
-    return DTensor(local, like._spec, requires_grad=False)
+    return DTensor(local, like._spec, requires_grad=False)  # type: ignore[no-untyped-call]
 
 
 @dataclass(frozen=True)

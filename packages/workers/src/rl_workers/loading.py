@@ -43,17 +43,22 @@ def build_on_meta(
     hf_config = AutoConfig.from_pretrained(
         config.path, trust_remote_code=config.trust_remote_code, **overrides
     )
-    attention = ATTENTION_NAME if config.use_remove_padding else "sdpa"
+    attention = ATTENTION_NAME if config.use_remove_padding else _padded_attention(hf_config)
     with torch.device("meta"):
         model = auto_class.from_config(
             hf_config, dtype=dtype, attn_implementation=attention, trust_remote_code=config.trust_remote_code
         )
     if config.use_remove_padding and not getattr(model, "_supports_attention_backend", False):
         raise ModelSupportError(
-            f"{type(model).__name__} cannot run packed: set model.use_remove_padding=False to feed it padded rows"
+            f"model.path={config.path!r} has no config.json: it must be a Hugging Face model's folder"
         )
     model.eval()
     return cast(PreTrainedModel, model)
+
+
+def _padded_attention(hf_config: Any) -> str:
+    """sdpa, except where it would silently leave out a cap on the attention's logits."""
+    return "eager" if getattr(hf_config.get_text_config(), "attn_logit_softcapping", None) else "sdpa"
 
 
 class WeightSource:
@@ -187,9 +192,22 @@ def _fill_buffers(lm: PreTrainedModel, source: WeightSource, device: torch.devic
             setattr(owner, name, torch.full(buffer.shape, poison, dtype=buffer.dtype, device=device))
             computed.append((full_name, name))
         if computed:
-            with torch.no_grad():
-                cast(Any, lm)._init_weights(owner)
+            _compute_buffers(lm, owner)
             _check_computed(owner, computed)
+
+
+def _compute_buffers(lm: PreTrainedModel, owner: nn.Module) -> None:
+    """Run the model's initialisation of one module, whose loaded parameters it must not touch."""
+    loaded = owner._parameters
+    try:
+        owner._parameters = {
+            name: None if p is None else nn.Parameter(torch.empty(p.shape, dtype=p.dtype, device="meta"))
+            for name, p in loaded.items()
+        }
+        with torch.no_grad():
+            cast(Any, lm)._init_weights(owner)
+    finally:
+        owner._parameters = loaded
 
 
 def _check_computed(owner: nn.Module, names: list[tuple[str, str]]) -> None:
@@ -197,6 +215,6 @@ def _check_computed(owner: nn.Module, names: list[tuple[str, str]]) -> None:
         buffer = cast(Tensor, getattr(owner, name))
         if not buffer.is_floating_point() or bool(buffer.isnan().any()):
             raise ModelSupportError(
-                f"buffer {full_name} of {type(owner).__name__} is neither in the files nor computed by the model: "
+                f"buffer {full_name} of {type(owner).__name__} is not in the files and not computed: "
                 "it cannot start from its folder"
             )

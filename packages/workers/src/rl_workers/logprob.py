@@ -23,7 +23,7 @@ _BLOCK_ELEMENTS = 1 << 19  # 2 MB in float32
 
 @dataclass(frozen=True)
 class LogitForm:
-    """What becomes of logits: ``scale * z``, then ``softcap * tanh(z / softcap)``, then ``z / temperature``."""
+    """What becomes of logits: ``scale * z``, ``softcap * tanh(z / softcap)``, ``z / temperature``."""
 
     scale: float = 1.0
     softcap: float = 0.0

@@ -42,8 +42,8 @@ def check_longest_row(prompt_length: int, response_length: int, budget: int, key
     longest = prompt_length + response_length
     if longest > budget:
         raise TokenBudgetError(
-            f"a row of {prompt_length} prompt and {response_length} response tokens has {longest} tokens, more "
-            f"than the {budget} of {key}: raise {key} to at least {longest} or shorten the rows"
+            f"a row of {prompt_length} prompt and {response_length} response tokens has {longest} tokens, "
+            f"more than the {budget} of {key}: raise {key} to at least {longest} or shorten the rows"
         )
 
 

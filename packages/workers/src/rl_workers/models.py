@@ -117,7 +117,7 @@ class ValueModel(HeadedModel):
         """Values, float32 ``[N]``."""
         part, counts = self.local_part(batch)
         values = scalar_head(self.lm)(self.hidden_states(part)[part.predict])
-        return self.gathered(values.float()[:, 0], counts)
+        return self.gathered(values.float()[:, 0].clone(), counts)  # FSDP's hook wants no view
 
 
 class ScoreModel(HeadedModel):
@@ -127,7 +127,7 @@ class ScoreModel(HeadedModel):
         """Scores, float32 ``[N]``, one per row."""
         part, counts = self.local_part(batch)
         scores = scalar_head(self.lm)(self.hidden_states(part)[part.predict])
-        return self.gathered(scores.float()[:, 0], counts)
+        return self.gathered(scores.float()[:, 0].clone(), counts)
 
 
 def scalar_head(lm: nn.Module) -> nn.Linear:

@@ -64,7 +64,7 @@ def tabulate_rows(
     if attention_mask.shape != input_ids.shape or response_mask.shape[0] != rows or width > length:
         raise BatchError(
             f"input_ids {tuple(input_ids.shape)}, attention_mask {tuple(attention_mask.shape)} and "
-            f"response_mask {tuple(response_mask.shape)} disagree: expected [B, L], [B, L] and [B, R] with R <= L"
+            f"response_mask {tuple(response_mask.shape)} disagree: expected [B, L], [B, L], [B, R], R <= L"
         )
     ids, real = input_ids.cpu(), attention_mask.cpu().bool()
     chosen = response_mask.cpu().bool()

@@ -18,6 +18,7 @@ from rl_workers.loading import build_on_meta
 from rl_workers.micro_batches import plan_sequences
 from rl_workers.models import ScoreModel
 from rl_workers.packing import pack_sequences
+from rl_workers.profiler import DistProfiler
 
 _BUDGET_KEY = "reward.model.forward_max_token_len_per_gpu"
 _reward = make_nd_compute_dataproto_dispatch_fn(mesh_name="reward")
@@ -65,6 +66,7 @@ class RewardModelWorker(EngineWorker):
         )
 
     @register(dispatch_mode=_reward, read_only=True)
+    @DistProfiler.annotate()
     def compute_rm_score(self, data: DataProto) -> DataProto:
         """``rm_scores`` ``[B, R]``: the row's score on its last trainable token, 0 elsewhere.
 
