@@ -1,4 +1,4 @@
-"""One Ray cluster and a few groups for the whole suite."""
+"""One Ray cluster of three nodes and a few groups for the whole suite."""
 
 from __future__ import annotations
 
@@ -19,18 +19,33 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
 
+MB = 1 << 20
 
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[None]:
-    """A local cluster that believes to have 12 CPUs."""
+
+@pytest.fixture(scope="session")
+def nodes() -> Iterator[Any]:
+    """Three raylets on this machine that believe to have 8, 4 and 2 CPUs; the second has a resource `x`."""
     import ray
+    from ray.cluster_utils import Cluster
 
-    if not ray.is_initialized():
-        ray.init(num_cpus=12, object_store_memory=300 << 20, include_dashboard=False, log_to_driver=False)
-    yield
+    cluster = Cluster(
+        initialize_head=True,
+        head_node_args={"num_cpus": 8, "object_store_memory": 300 * MB, "include_dashboard": False},
+    )
+    cluster.add_node(num_cpus=4, resources={"x": 4}, object_store_memory=100 * MB)
+    cluster.add_node(num_cpus=2, object_store_memory=100 * MB)
+    ray.init(address=cluster.address, log_to_driver=False, namespace="rl-tests")
+    yield cluster
+    ray.shutdown()
+    cluster.shutdown()
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
+def cluster(nodes: Any) -> None:
+    """The cluster, for tests that do not care how many nodes it has."""
+
+
+@pytest.fixture(scope="session")
 def pool(cluster: None) -> Iterator[Any]:
     """Two slots that many groups share."""
     from rl_controller import RayResourcePool
@@ -40,7 +55,7 @@ def pool(cluster: None) -> Iterator[Any]:
     pool.release()
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def pair(pool: Any) -> Iterator[Any]:
     """Two `Lab` workers."""
     from lab_workers import Lab
@@ -52,7 +67,7 @@ def pair(pool: Any) -> Iterator[Any]:
     group.shutdown()
 
 
-@pytest.fixture(scope="module", params=["local", "ray"])
+@pytest.fixture(scope="session", params=["local", "ray"])
 def group(request: pytest.FixtureRequest) -> Any:
     """The same worker class in this process and on Ray: one suite runs over both."""
     from lab_workers import Lab
