@@ -18,7 +18,7 @@ from rl_protocol.errors import (
     ShapeError,
 )
 from rl_protocol.meta import concat_meta, pick_meta, union_meta
-from rl_protocol.rows import RowIndex, balanced_sizes, own, row_index, selected_rows, take_rows
+from rl_protocol.rows import RowIndex, balanced_sizes, cut_rows, own, row_index, selected_rows, take_rows
 from rl_protocol.transfer import count_received, count_sent
 from rl_protocol.wire import Encoder, decode_column, encode_columns, object_array
 
@@ -229,8 +229,17 @@ class DataProto:
         return [self.slice(start, start + split_size) for start in range(0, len(self), split_size)]
 
     def _cut(self, sizes: Sequence[int]) -> list[DataProto]:
-        ends = np.cumsum(sizes).tolist()
-        return [self._take(slice(end - size, end, 1)) for end, size in zip(ends, sizes, strict=True)]
+        tensors = [(name, cut_rows(column, sizes)) for name, column in self._tensors().items()]
+        objects = [(name, cut_rows(column, sizes)) for name, column in self.non_tensor_batch.items()]
+        return [
+            self._of(
+                None if self.batch is None else {name: pieces[number] for name, pieces in tensors},
+                {name: pieces[number] for name, pieces in objects},
+                self.meta_info,
+                size,
+            )
+            for number, size in enumerate(sizes)
+        ]
 
     # --- choosing columns -------------------------------------------------------------------------------
 

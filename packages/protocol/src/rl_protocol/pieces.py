@@ -177,39 +177,45 @@ def _shortest(rows: IntArray) -> RowIndex:
     return rows if len(rows) else slice(0, 0, 1)
 
 
-def _group_recipe(group: ColumnGroup, start: int, stop: int, place: dict[Any, int]) -> GroupRecipe:
-    """The takes for rows `start:stop`; `place` maps a reference to its place among the piece's sources."""
+class _PieceBuilder:
+    """Gathers the sources of one piece while the recipes of its groups are written."""
 
-    def take(number: int, index: RowIndex) -> Take:
-        view = group.views[number]
-        return Take(place[view.source.ref], view.renamed, index)
+    def __init__(self) -> None:
+        self.sources: list[Source] = []
+        self._place: dict[Any, int] = {}
 
-    which, row = group.which[start:stop], group.row[start:stop]
-    if not len(which):
-        return GroupRecipe(group.tensors, group.objects, (take(0, slice(0, 0, 1)),), None)
-    used, first = np.unique(which, return_index=True)
-    used = used[np.argsort(first)]
-    takes = tuple(take(int(number), _shortest(row[which == number])) for number in used)
-    order = None
-    if 1 + int(np.count_nonzero(np.diff(which))) > len(used):  # a source comes back after another one
-        rank = np.empty(int(which.max()) + 1, dtype=np.int64)
-        rank[used] = np.arange(len(used))
-        order = np.argsort(np.argsort(rank[which], kind="stable"), kind="stable")
-    return GroupRecipe(group.tensors, group.objects, takes, order)
+    def take(self, view: View, index: RowIndex) -> Take:
+        """A take from a source, which is given a place among the piece's sources."""
+        ref = view.source.ref
+        if ref not in self._place:
+            self._place[ref] = len(self.sources)
+            self.sources.append(view.source)
+        return Take(self._place[ref], view.renamed, index)
+
+    def recipe(self, group: ColumnGroup, start: int, stop: int) -> GroupRecipe:
+        """The takes of a group for rows `start:stop`; an empty piece still needs a source for its dtypes."""
+        which, row = group.which[start:stop], group.row[start:stop]
+        if not len(which):
+            takes = (self.take(group.views[0], slice(0, 0, 1)),)
+            return GroupRecipe(group.tensors, group.objects, takes, None)
+        if which[0] == which[-1] and (which == which[0]).all():
+            takes = (self.take(group.views[which[0]], _shortest(row)),)
+            return GroupRecipe(group.tensors, group.objects, takes, None)
+        used, first = np.unique(which, return_index=True)
+        used = used[np.argsort(first)]
+        takes = tuple(self.take(group.views[number], _shortest(row[which == number])) for number in used)
+        order = None
+        if 1 + int(np.count_nonzero(np.diff(which))) > len(used):  # a source comes back after another one
+            rank = np.empty(int(which.max()) + 1, dtype=np.int64)
+            rank[used] = np.arange(len(used))
+            order = np.argsort(np.argsort(rank[which], kind="stable"), kind="stable")
+        return GroupRecipe(group.tensors, group.objects, takes, order)
 
 
 def piece_of(
     groups: Sequence[ColumnGroup], start: int, stop: int, has_batch: bool, meta: dict[str, Any]
 ) -> Piece:
     """The share of one consumer: rows `start:stop` of every group, and only the sources that hold them."""
-    sources: list[Source] = []
-    place: dict[Any, int] = {}
-    for group in groups:
-        used = np.unique(group.which[start:stop]).tolist() if stop > start else [0]
-        for number in used:
-            source = group.views[number].source
-            if source.ref not in place:
-                place[source.ref] = len(sources)
-                sources.append(source)
-    recipes = tuple(_group_recipe(group, start, stop, place) for group in groups)
-    return Piece(tuple(sources), Recipe(recipes, stop - start, has_batch, meta))
+    builder = _PieceBuilder()
+    recipes = tuple(builder.recipe(group, start, stop) for group in groups)
+    return Piece(tuple(builder.sources), Recipe(recipes, stop - start, has_batch, meta))

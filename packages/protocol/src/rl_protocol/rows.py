@@ -4,6 +4,7 @@ TensorDict, or a numpy array; the first axis is the row."""
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import Any, TypeAlias, cast
 
 import numpy as np
@@ -108,6 +109,16 @@ def take_rows(column: Any, index: RowIndex) -> Any:
     if isinstance(index, slice):
         return column[index]
     return column.index_select(0, torch.as_tensor(index, device=column.device))
+
+
+def cut_rows(column: Any, sizes: Sequence[int]) -> Sequence[Any]:
+    """Consecutive pieces of a column, as views."""
+    if isinstance(column, torch.Tensor) and not column.is_nested:
+        return column.split(list(sizes))  # type: ignore[no-untyped-call, no-any-return]
+    starts = [0, *accumulate(sizes)]
+    return [
+        take_rows(column, slice(start, start + size, 1)) for start, size in zip(starts, sizes, strict=False)
+    ]
 
 
 def _check_stackable(name: str, columns: Sequence[Any]) -> None:
