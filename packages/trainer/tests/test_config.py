@@ -26,6 +26,7 @@ def overrides(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
         ("trainer.total_epoch=1", "Did you mean 'trainer.total_epochs'"),
         ("qqqq=1", "not a configuration key"),
         ("trainer.seed=soon", "trainer.seed=soon"),
+        ("critic.device=cpu", "follows from another key: set trainer.device"),
         ("trainer.seed", "write it as dotted.key=value"),
     ],
 )
@@ -64,13 +65,26 @@ def test_an_unknown_key_in_a_file_is_found(tmp_path: Path) -> None:
         ("trainer.logger=[mlflow]", "trackers: tensorboard, wandb"),
         ("trainer.resume_mode=never", "auto or disable"),
         ("trainer.timeout_s=0", "must be positive"),
+        ("algorithm.adv_estimator=gdpo", "gdpo_reward_keys"),
+        ("algorithm.adv_estimator=gigpo", "which the trainer does not make"),
+        ("algorithm.rollout_correction.rollout_is=tokens", "none, token or sequence"),
+        ("trainer.backend=local", "one process"),
     ],
 )
 def test_what_does_not_fit_together_is_an_error_that_names_the_rule(
     overrides: list[str], override: str, message: str
 ) -> None:
     with pytest.raises(RLTrainerError, match=message):
-        resolve(load_config("tiny_grpo", [*overrides, override]))
+        resolve(load_config("tiny_grpo", [*overrides, "trainer.n_workers_per_node=2", override]))
+
+
+def test_reference_and_actor_must_compute_alike(overrides: list[str]) -> None:
+    words = [
+        "actor_rollout_ref.actor.use_kl_loss=true",
+        "actor_rollout_ref.ref.fsdp_config.compute_dtype=bfloat16",
+    ]
+    with pytest.raises(ConfigError, match="the KL would measure rounding"):
+        resolve(load_config("tiny_grpo", [*overrides, *words]))
 
 
 def test_the_command_line_ends_with_one_line_and_no_traceback(capfd: pytest.CaptureFixture[str]) -> None:

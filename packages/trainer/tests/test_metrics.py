@@ -51,10 +51,12 @@ def test_explained_variance_is_one_for_a_perfect_critic_and_zero_where_nothing_v
 
 def test_validation_is_per_source_and_counts_a_row_without_value_as_wrong() -> None:
     scores = torch.tensor([1.0, 0.0, float("nan"), 0.0, 1.0])
-    metrics = validation_metrics(["a", "a", "a", "a", "b"], ["p", "p", "q", "q", "r"], scores)
+    uids, answers = ["p", "p", "q", "q", "r"], ["1", "2", "3", "3", "4"]
+    metrics = validation_metrics(["a", "a", "a", "a", "b"], uids, scores, answers)
     assert metrics == {
         "val-core/a/reward/mean@2": 0.25,
         "val-core/a/reward/pass@2": 0.5,
+        "val-core/a/reward/maj@2": 0.25,
         "val-core/b/reward/mean@1": 1.0,
     }
     assert headline(metrics) == pytest.approx(0.625)

@@ -22,11 +22,12 @@ if TYPE_CHECKING:
     )
     from .main_ppo import run_ppo
     from .prompt_stream import PromptStream
-    from .ray_trainer import FitResult, RayPPOTrainer
+    from .ray_trainer import RayPPOTrainer
     from .reward import RewardManager, RewardResult
     from .roles import ResourcePoolManager, Role
     from .step_batch import StepBatch
     from .task_runner import TaskRunner
+    from .training_run import FitResult
 
 __version__ = "0.1.0"
 
@@ -34,7 +35,7 @@ _HOMES = {
     "CheckpointError": "errors",
     "ConfigError": "errors",
     "DataError": "errors",
-    "FitResult": "ray_trainer",
+    "FitResult": "training_run",
     "PPOConfig": "config",
     "PromptDataset": "dataset",
     "PromptStream": "prompt_stream",

@@ -49,8 +49,11 @@ class CheckpointStore:
         return path
 
     @contextmanager
-    def writing(self, step: int, state: dict[str, Any]) -> Iterator[Path]:
-        """Give a folder to write a step's parts into; complete the step when the block ends well."""
+    def writing(self, step: int, state: dict[str, Any], keep_also: int = -1) -> Iterator[Path]:
+        """Give a folder to write a step's parts into; complete the step when the block ends well.
+
+        Older steps than the newest `keep` are deleted then, but for `keep_also` (the best one).
+        """
         final = self.folder / f"global_step_{step}"
         aside = self.folder / f".writing_global_step_{step}"
         shutil.rmtree(aside, ignore_errors=True)
@@ -62,15 +65,15 @@ class CheckpointStore:
         aside.rename(final)
         sync_folder(self.folder)
         replace_text(self.folder / POINTER, str(step))
-        self._prune()
+        self._prune(keep_also)
 
     def steps(self) -> list[int]:
         """Complete steps, oldest first."""
         complete = self.folder.glob(f"global_step_*/{STATE}")
         return sorted(int(state.parent.name.rpartition("_")[2]) for state in complete)
 
-    def _prune(self) -> None:
-        for step in self.steps()[: -self.keep]:
+    def _prune(self, keep_also: int) -> None:
+        for step in set(self.steps()[: -self.keep]) - {keep_also}:
             shutil.rmtree(self.folder / f"global_step_{step}")
         for leftover in self.folder.glob(".writing_global_step_*"):
             shutil.rmtree(leftover)

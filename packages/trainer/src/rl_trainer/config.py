@@ -74,6 +74,45 @@ class KLControlConfig:
 
 
 @dataclass
+class FilterGroupsConfig:
+    """DAPO's dynamic sampling."""
+
+    enable: bool = False
+    """Train only on prompts whose responses differ in raw score; sample others in place of the rest."""
+    max_num_gen_batches: int = 5
+    """Most batches generated for one step; what was found by then is trained on."""
+
+
+@dataclass
+class RolloutCorrectionConfig:
+    """What corrects for the difference between the engine's policy and the trainer's."""
+
+    bypass_mode: bool = False
+    """Take the engine's log-probs as the old ones, instead of computing them again."""
+    rollout_is: str = "none"
+    """Importance weights: none, `token` or `sequence`."""
+    rollout_is_upper: float = 2.0
+    """Weights above are cut to this, or with a lower bound set to 0."""
+    rollout_is_lower: float = 0.0
+    """Weights below are set to 0 and weights above the upper bound too (IcePop); 0: truncate only."""
+    rollout_is_batch_normalize: bool = False
+    """Divide by the batch's mean weight."""
+    rollout_rs: str = "none"
+    """Rejection by a statistic of the log-ratio: none, `ratio`, `k2` or `k3`."""
+    rollout_rs_level: str = "token"
+    """What is rejected: a `token`, or a row by the `sum`, `mean` or `max` over its tokens."""
+    rollout_rs_upper: float = 2.0
+    """Upper bound of the statistic."""
+    rollout_rs_lower: float = 0.0
+    """Lower bound of the ratio; 0: one over the upper bound."""
+
+    @property
+    def active(self) -> bool:
+        """Whether weights or rejections are computed."""
+        return self.rollout_is != "none" or self.rollout_rs != "none"
+
+
+@dataclass
 class AlgorithmConfig:
     """From rewards to advantages."""
 
@@ -91,6 +130,16 @@ class AlgorithmConfig:
     """KL estimator in the reward: k1, k2, k3, abs."""
     kl_ctrl: KLControlConfig = field(default_factory=KLControlConfig)
     """The coefficient's controller."""
+    filter_groups: FilterGroupsConfig = field(default_factory=FilterGroupsConfig)
+    """Dynamic sampling."""
+    rollout_correction: RolloutCorrectionConfig = field(default_factory=RolloutCorrectionConfig)
+    """Correction of the mismatch between engine and trainer."""
+    gdpo_reward_keys: list[str] = field(default_factory=list)
+    """gdpo: numbers of the reward function's dict that are components of the reward, e.g. score, format."""
+    gdpo_reward_weights: list[float] = field(default_factory=list)
+    """gdpo: one weight per component; empty: 1 each."""
+    clip_cov_ratio: float = 0.0002
+    """Share of tokens that the losses clip_cov and kl_cov choose."""
 
 
 @dataclass
@@ -133,6 +182,12 @@ class TrainerConfig:
     """Checkpoints kept; older ones are deleted once a newer one is complete."""
     resume_mode: str = "auto"
     """`auto`: go on from the run folder's newest checkpoint; `disable`: an error if there is one."""
+    balance_batch: bool = True
+    """Give every worker about the same number of tokens, where prompts allow it."""
+    backend: str = "ray"
+    """`ray`, or `local`: everything in this one process, so that a breakpoint stops anywhere."""
+    report: bool = True
+    """Write `report.html` at the end (needs plotly)."""
     critic_warmup: int = 0
     """Steps in which only the critic is trained."""
     export_at_end: bool = True
@@ -157,3 +212,21 @@ class PPOConfig:
     """Advantages."""
     trainer: TrainerConfig = field(default_factory=TrainerConfig)
     """Run."""
+
+
+DERIVED = {
+    "actor_rollout_ref.device": "trainer.device",
+    "actor_rollout_ref.seed": "trainer.seed",
+    "actor_rollout_ref.actor.optim.total_training_steps": "trainer.total_training_steps",
+    "actor_rollout_ref.rollout.lora_rank": "actor_rollout_ref.model.lora_rank",
+    "actor_rollout_ref.rollout.prompt_length": "data.max_prompt_length",
+    "actor_rollout_ref.rollout.response_length": "data.max_response_length",
+    "actor_rollout_ref.rollout.seed": "trainer.seed",
+    "actor_rollout_ref.rollout.trust_remote_code": "actor_rollout_ref.model.trust_remote_code",
+    "actor_rollout_ref.rollout.val.seed": "trainer.seed",
+    "critic.device": "trainer.device",
+    "critic.seed": "trainer.seed",
+    "critic.optim.total_training_steps": "trainer.total_training_steps",
+    "reward.model.device": "trainer.device",
+}
+"""Keys of the packages' own configurations that the trainer fills in, and the key that decides each."""

@@ -16,7 +16,7 @@ from typing import Any, TypeVar, cast, get_type_hints
 from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from .config import PPOConfig
+from .config import DERIVED, PPOConfig
 from .errors import ConfigError
 
 T = TypeVar("T")
@@ -74,8 +74,12 @@ def omega_conf_to_dataclass(node: DictConfig | ListConfig | Mapping[str, Any], d
 
 
 def to_yaml(config: PPOConfig) -> str:
-    """The resolved tree as YAML, as it is kept in the run's folder."""
-    return OmegaConf.to_yaml(OmegaConf.structured(config))
+    """The resolved tree as YAML, as it is kept in the run's folder; it reads back to the same run."""
+    tree = cast(DictConfig, OmegaConf.create(OmegaConf.to_container(OmegaConf.structured(config))))
+    for path in DERIVED:
+        group, _, name = path.rpartition(".")
+        del OmegaConf.select(tree, group)[name]
+    return OmegaConf.to_yaml(tree)
 
 
 def check_keys(keys: Sequence[str], where: str) -> None:
@@ -85,13 +89,15 @@ def check_keys(keys: Sequence[str], where: str) -> None:
     for key in keys:
         if key in known or key in groups:
             continue
+        if key in DERIVED:
+            raise ConfigError(f"{key!r} in {where} follows from another key: set {DERIVED[key]}")
         raise ConfigError(f"{key!r} in {where} is not a configuration key.{_suggestion(key, list(known))}")
 
 
 @cache
 def config_keys(root: type = PPOConfig) -> dict[str, Key]:
-    """Every leaf of the tree by its dotted path, with type, default and documentation."""
-    return {key.path: key for key in _walk(root, "")}
+    """Every leaf that a user may set, by its dotted path, with type, default and documentation."""
+    return {key.path: key for key in _walk(root, "") if key.path not in DERIVED}
 
 
 def _walk(cls: type, prefix: str) -> list[Key]:

@@ -55,6 +55,11 @@ class PromptDataset(torch.utils.data.Dataset[Row]):
     def __len__(self) -> int:
         return len(self.rows)
 
+    @property
+    def longest(self) -> int:
+        """Tokens of the longest prompt; 0 without prompts."""
+        return max((len(row["input_ids"]) for row in self.rows), default=0)
+
     def __getitem__(self, index: int) -> Row:
         return self.rows[index]
 
@@ -91,14 +96,19 @@ class PromptDataset(torch.utils.data.Dataset[Row]):
         )
 
 
-def collate(rows: Sequence[Row], pad_token_id: int) -> dict[str, torch.Tensor | np.ndarray]:
+def collate(rows: Sequence[Row], pad_token_id: int, width: int = 0) -> dict[str, torch.Tensor | np.ndarray]:
     """Left-pad prompts and gather the other columns.
 
+    Args:
+        rows: of a `PromptDataset`.
+        pad_token_id: what is put left of a prompt.
+        width: P; 0: the longest prompt of these rows.
+
     Returns:
-        `input_ids attention_mask position_ids` int64 `[B, P]`, P the longest prompt of the batch, and an
+        `input_ids attention_mask position_ids` int64 `[B, P]`, and an
         object array `[B]` for every other column of any row (None where a row lacks it).
     """
-    width = max(len(row["input_ids"]) for row in rows)
+    width = width or max(len(row["input_ids"]) for row in rows)
     ids = torch.full((len(rows), width), pad_token_id, dtype=torch.int64)
     mask = torch.zeros_like(ids)
     for i, row in enumerate(rows):

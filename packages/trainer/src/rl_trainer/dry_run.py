@@ -6,7 +6,7 @@ from pathlib import Path
 
 import safetensors
 
-from .advantages import needs_values
+from .advantages import needs
 from .config import PPOConfig
 from .plan import optimizer_steps_per_batch
 
@@ -41,7 +41,7 @@ def role_names(config: PPOConfig) -> list[str]:
     names = ["actor", "rollout"]
     if config.algorithm.use_kl_in_reward or config.actor_rollout_ref.actor.use_kl_loss:
         names.append("ref")
-    if needs_values(config.algorithm.adv_estimator):
+    if needs(config, "values"):
         names.append("critic")
     if config.reward.model_enable:
         names.append("reward model")

@@ -11,12 +11,14 @@ from typing import Any, cast
 
 import ray
 
+from rl_rollout import engine_env
+
 from .config import PPOConfig
 from .display import Display
 from .errors import RLTrainerError, TrainingError
 from .plan import resolve
-from .ray_trainer import FitResult
 from .task_runner import TaskRunner
+from .training_run import FitResult
 
 START_TIMEOUT_S = 120.0
 
@@ -36,6 +38,9 @@ def run_ppo(
         TrainingError: the run failed; the message holds the cause.
     """
     resolve(config)
+    if config.trainer.backend == "local":
+        with display or Display() as screen:
+            return run_here(config, runner_class, screen)
     with cluster(config), display or Display() as screen:
         remote: Any = ray.remote(runner_class)
         runner = remote.options(num_cpus=0, max_concurrency=2).remote()
@@ -55,6 +60,12 @@ def run_ppo(
             ) from error
         finally:
             ray.kill(runner)
+
+
+def run_here(config: PPOConfig, runner_class: type[TaskRunner], screen: Display) -> FitResult:
+    """The whole program in this process, with one worker: a breakpoint stops anywhere."""
+    os.environ.update(engine_env(config.trainer.device))
+    return runner_class(screen.show).run(config)
 
 
 @contextmanager

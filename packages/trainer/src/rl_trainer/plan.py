@@ -8,11 +8,10 @@ from pathlib import Path
 
 import torch
 
-from rl_algos import get_policy_loss_fn
 from rl_algos.errors import RLAlgosError
 from rl_workers.errors import RLWorkersError
 
-from .advantages import check_estimator, needs_values
+from .advantages import check_inputs, needs
 from .config import PPOConfig
 from .errors import ConfigError
 from .reward_process import load_reward_function
@@ -27,10 +26,10 @@ def resolve(config: PPOConfig) -> PPOConfig:
         ConfigError: the first contradiction found; it names the keys, the rule and the fix.
     """
     policy, data, trainer = config.actor_rollout_ref, config.data, config.trainer
-    policy.rollout.prompt_length, policy.rollout.response_length = (
-        data.max_prompt_length,
-        data.max_response_length,
-    )
+    policy.rollout.prompt_length = data.max_prompt_length
+    policy.rollout.response_length = data.max_response_length
+    policy.rollout.lora_rank = policy.model.lora_rank
+    policy.rollout.trust_remote_code = policy.model.trust_remote_code
     if trainer.device == "auto":
         trainer.device = "cuda" if torch.cuda.is_available() else "cpu"
     policy.device = config.critic.device = config.reward.model.device = trainer.device
@@ -49,6 +48,12 @@ def workers_per_node(config: PPOConfig) -> int:
     """Worker processes per node: as configured, else one per GPU, else one per core up to two."""
     trainer = config.trainer
     given = trainer.n_workers_per_node or trainer.n_gpus_per_node
+    if trainer.backend == "local":
+        if max(given, trainer.nnodes) > 1:
+            raise ConfigError(
+                "trainer.backend=local is one process: leave trainer.n_workers_per_node at 0 or 1"
+            )
+        return 1
     if given:
         return given
     if trainer.ray_address:
@@ -85,15 +90,28 @@ def _check_data(config: PPOConfig) -> None:
 
 def _check_algorithm(config: PPOConfig) -> None:
     try:
-        check_estimator(config.algorithm)
-        get_policy_loss_fn(config.actor_rollout_ref.actor.policy_loss.loss_mode)
+        check_inputs(config)
     except RLAlgosError as error:
         raise ConfigError(f"algorithm.adv_estimator or actor.policy_loss.loss_mode: {error}") from error
-    if config.algorithm.kl_ctrl.type not in ("fixed", "adaptive"):
+    _one_of(config.algorithm.kl_ctrl.type, ("fixed", "adaptive"), "algorithm.kl_ctrl.type")
+    policy = config.actor_rollout_ref
+    dtypes = policy.actor.fsdp_config.compute_dtype, policy.ref.fsdp_config.compute_dtype
+    if (config.algorithm.use_kl_in_reward or policy.actor.use_kl_loss) and dtypes[0] != dtypes[1]:
         raise ConfigError(
-            f"algorithm.kl_ctrl.type={config.algorithm.kl_ctrl.type!r}: choose fixed or adaptive"
+            f"actor_rollout_ref.actor.fsdp_config.compute_dtype={dtypes[0]} and actor_rollout_ref.ref."
+            f"fsdp_config.compute_dtype={dtypes[1]}: the KL would measure rounding; set both to one"
         )
-    if config.actor_rollout_ref.rollout.n < 2 and config.algorithm.adv_estimator in ("grpo", "rloo"):
+    correction = config.algorithm.rollout_correction
+    _one_of(correction.rollout_is, ("none", "token", "sequence"), "algorithm.rollout_correction.rollout_is")
+    _one_of(correction.rollout_rs, ("none", "ratio", "k2", "k3"), "algorithm.rollout_correction.rollout_rs")
+    levels = ("token", "sum", "mean", "max")
+    _one_of(correction.rollout_rs_level, levels, "algorithm.rollout_correction.rollout_rs_level")
+    if needs(config, "reward_components") and not config.algorithm.gdpo_reward_keys:
+        raise ConfigError(
+            "algorithm.adv_estimator=gdpo needs algorithm.gdpo_reward_keys: the names of the numbers in the "
+            "reward function's dict that are components of the reward"
+        )
+    if config.actor_rollout_ref.rollout.n < 2 and needs(config, "index"):
         raise ConfigError(
             f"algorithm.adv_estimator={config.algorithm.adv_estimator} compares the responses of one prompt: "
             f"set actor_rollout_ref.rollout.n to 2 or more (it is {config.actor_rollout_ref.rollout.n})"
@@ -105,7 +123,7 @@ def _check_batch(config: PPOConfig) -> None:
     longest = data.max_prompt_length + data.max_response_length
     batches = [("actor_rollout_ref.actor", policy.actor.ppo_mini_batch_size, policy.actor.ppo_epochs)]
     budgets = [("actor_rollout_ref.actor.ppo_max_token_len_per_gpu", policy.actor.ppo_max_token_len_per_gpu)]
-    if needs_values(config.algorithm.adv_estimator):
+    if needs(config, "values"):
         batches.append(("critic", config.critic.ppo_mini_batch_size, config.critic.ppo_epochs))
         budgets.append(("critic.ppo_max_token_len_per_gpu", config.critic.ppo_max_token_len_per_gpu))
     for group, size, epochs in batches:
@@ -127,12 +145,16 @@ def _check_batch(config: PPOConfig) -> None:
 
 def _check_trainer(config: PPOConfig) -> None:
     trainer = config.trainer
-    if not config.reward.function:
-        raise ConfigError("reward.function is empty: name a reward as package.module:name or file.py:name")
-    load_reward_function(config.reward.function)
+    if config.reward.function:
+        load_reward_function(config.reward.function)
+    elif not config.reward.model_enable:
+        raise ConfigError(
+            "reward.function is empty: name a rule reward as package.module:name or file.py:name, or set "
+            "reward.model_enable=true"
+        )
     check_trackers(trainer.logger)
-    if trainer.resume_mode not in ("auto", "disable"):
-        raise ConfigError(f"trainer.resume_mode={trainer.resume_mode!r}: choose auto or disable")
+    _one_of(trainer.resume_mode, ("auto", "disable"), "trainer.resume_mode")
+    _one_of(trainer.backend, ("ray", "local"), "trainer.backend")
     if trainer.n_workers_per_node and trainer.n_gpus_per_node not in (0, trainer.n_workers_per_node):
         raise ConfigError("trainer.n_gpus_per_node and trainer.n_workers_per_node mean the same: set one")
     if trainer.device == "cuda" and not torch.cuda.is_available() and not trainer.ray_address:
@@ -145,8 +167,10 @@ def _check_parts(config: PPOConfig) -> None:
     """The packages' own checks of their own keys."""
     try:
         config.actor_rollout_ref.validate()
-        if needs_values(config.algorithm.adv_estimator):
+        if needs(config, "values"):
             config.critic.validate()
+        if config.reward.model_enable:
+            config.reward.model.validate()
     except RLWorkersError as error:
         raise ConfigError(str(error)) from error
     model = config.actor_rollout_ref.model.path
@@ -154,6 +178,11 @@ def _check_parts(config: PPOConfig) -> None:
         raise ConfigError(
             f"actor_rollout_ref.model.path={model!r} is not a folder with a Hugging Face model (config.json)"
         )
+
+
+def _one_of(value: str, choices: tuple[str, ...], key: str) -> None:
+    if value not in choices:
+        raise ConfigError(f"{key}={value!r}: choose {', '.join(choices[:-1])} or {choices[-1]}")
 
 
 def _positive(value: float, key: str) -> None:

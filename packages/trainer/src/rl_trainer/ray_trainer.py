@@ -1,77 +1,30 @@
-"""The training loop: one driver program that calls groups of workers."""
+"""The training loop: the algorithm as one driver program."""
 
 from __future__ import annotations
 
-import dataclasses
-import logging
-import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from pathlib import Path
-from typing import Any
+from collections.abc import Callable
 
 import numpy as np
 import torch
-from transformers import PreTrainedTokenizerBase
 
-from rl_algos import (
-    AdaptiveKLController,
-    FixedKLController,
-    apply_kl_penalty,
-    overlong_penalty,
-    place_on_last_token,
-)
-from rl_controller import RayWorkerGroup
+from rl_algos import apply_kl_penalty, overlong_penalty, place_on_last_token
 from rl_protocol import DataProto
 from rl_rollout import SamplingConfig
+from rl_workers import balanced_order
 
-from .advantages import compute_advantages, needs_old_log_probs, needs_values
-from .checkpoint import CheckpointStore, read_state
-from .config import PPOConfig
-from .config_loading import to_yaml
-from .dataset import PromptDataset, Row, collate
-from .errors import CheckpointError, TrainingError
-from .metrics import Metrics, data_metrics, timed
-from .plan import optimizer_steps_per_batch, total_training_steps
-from .prompt_stream import PromptStream
-from .reward import RewardResult
-from .roles import ResourcePoolManager, Role
-from .seeds import row_seeds
-from .step_batch import MODEL_COLUMNS, StepBatch, prompt_lengths, response_lengths
-from .tracking import Tracking
+from .advantages import compute_advantages, needs, read_by_loss
+from .chosen_tokens import choose_tokens
+from .correction import correct
+from .dynamic_sampling import fill_up
+from .metrics import timed
+from .plan import optimizer_steps_per_batch
+from .step_batch import MODEL_COLUMNS, StepBatch, prompt_lengths, response_lengths, tensors_of
+from .training_run import FitResult, TrainingRun
 from .updates import UpdatePlan, update_in_mini_batches
-from .validation import headline, sample_rows, validation_metrics, write_samples
-from .versions import versions
-from .worker_groups import spawn_groups
-
-logger = logging.getLogger(__name__)
-
-Event = Mapping[str, Any]
 
 
-@dataclasses.dataclass(frozen=True)
-class FitResult:
-    """How a run went.
-
-    Attributes:
-        steps: training steps done.
-        val_before: validation score before the first step; NaN where there was none.
-        val_after: the newest validation score.
-        training_seconds: time in training steps, validation and saving left out.
-        export: folder of the exported model, or empty.
-        metrics: of the last step.
-    """
-
-    steps: int
-    val_before: float
-    val_after: float
-    training_seconds: float
-    export: str
-    metrics: Metrics
-
-
-class RayPPOTrainer:
-    """PPO and its relatives over Ray worker groups.
+class RayPPOTrainer(TrainingRun):
+    """PPO and its relatives over worker groups.
 
     Each arrow of the loop is a method that takes a `StepBatch` and returns one; a subclass overrides the
     stage that it changes.
@@ -81,7 +34,7 @@ class RayPPOTrainer:
         tokenizer: of the policy.
         role_worker_mapping: worker class of each role.
         resource_pool_manager: pools, and which role runs where.
-        ray_worker_group_cls: the group class.
+        ray_worker_group_cls: `RayWorkerGroup`, or `LocalWorkerGroup` for everything in this process.
         processor: of a model that takes more than text; kept for stages that need it.
         reward_fn: scores a generated batch.
         val_reward_fn: the same for validation; None: `reward_fn`.
@@ -91,70 +44,6 @@ class RayPPOTrainer:
         train_sampler: the order of training rows; None: a seeded `PromptStream`.
         progress: called with each event of the run (see `Display`).
     """
-
-    def __init__(
-        self,
-        config: PPOConfig,
-        tokenizer: PreTrainedTokenizerBase,
-        role_worker_mapping: Mapping[Role, type],
-        resource_pool_manager: ResourcePoolManager,
-        ray_worker_group_cls: type[RayWorkerGroup] = RayWorkerGroup,
-        processor: object | None = None,
-        reward_fn: Callable[[DataProto], RewardResult] | None = None,
-        val_reward_fn: Callable[[DataProto], RewardResult] | None = None,
-        train_dataset: PromptDataset | None = None,
-        val_dataset: PromptDataset | None = None,
-        collate_fn: Callable[[Sequence[Row]], dict[str, Any]] | None = None,
-        train_sampler: PromptStream | None = None,
-        progress: Callable[[Event], None] = lambda event: None,
-    ) -> None:
-        if reward_fn is None or train_dataset is None:
-            raise TrainingError("RayPPOTrainer needs reward_fn and train_dataset")
-        trainer, algorithm = config.trainer, config.algorithm
-        self.config, self.tokenizer, self.processor = config, tokenizer, processor
-        self.role_worker_mapping, self.resource_pool_manager = role_worker_mapping, resource_pool_manager
-        self.ray_worker_group_cls, self.progress = ray_worker_group_cls, progress
-        self.reward_fn, self.val_reward_fn = reward_fn, val_reward_fn or reward_fn
-        self.train_dataset, self.val_dataset = train_dataset, val_dataset
-        pad = next((i for i in (tokenizer.pad_token_id, tokenizer.eos_token_id) if i is not None), 0)
-        self.collate_fn = collate_fn or (lambda rows: collate(rows, pad))
-        self.stream = train_sampler or PromptStream(len(train_dataset), trainer.seed, config.data.shuffle)
-        self.total_steps = total_training_steps(config, len(train_dataset))
-        self.use_critic = needs_values(algorithm.adv_estimator)
-        self.use_reference = algorithm.use_kl_in_reward or config.actor_rollout_ref.actor.use_kl_loss
-        # With one optimizer step per batch the old log-probs are the current ones: no extra pass.
-        self.use_old_log_probs = (
-            optimizer_steps_per_batch(config) > 1
-            or algorithm.use_kl_in_reward
-            or needs_old_log_probs(algorithm.adv_estimator)
-        )
-        self.temperature = {"temperature": config.actor_rollout_ref.rollout.temperature}
-        self.kl_ctrl = kl_controller(config)
-        self.run = Path(trainer.default_local_dir)
-        self.checkpoints = CheckpointStore(self.run / "checkpoints", trainer.max_ckpt_to_keep)
-        self.tracking: Tracking | None = None
-        self.global_step, self.training_seconds = 0, 0.0
-        self.metrics: Metrics = {}
-        self.validations: dict[int, float] = {}
-
-    def init_workers(self) -> None:
-        """Create the pools, one fused worker class and group per pool, and load the models."""
-        groups = spawn_groups(
-            self.config,
-            self.role_worker_mapping,
-            self.resource_pool_manager,
-            self.ray_worker_group_cls,
-            self.total_steps,
-        )
-        # An engine sizes its cache by the memory that is left, so the policy comes last.
-        for role in sorted(groups, key=lambda role: role is Role.ActorRollout):
-            self.progress({"kind": "stage", "text": f"loading the {role.value} model"})
-            groups[role].init_model()
-        self.actor_rollout_wg = groups[Role.ActorRollout]
-        self.ref_policy_wg = groups.get(Role.RefPolicy, self.actor_rollout_wg)
-        self.critic_wg = groups.get(Role.Critic)
-
-    # ---- the loop ------------------------------------------------------------------------------------
 
     def fit(self) -> FitResult:
         """Train to the last step; validate, save and log on the way."""
@@ -166,6 +55,7 @@ class RayPPOTrainer:
             with self.step():
                 batch = self.generate(self.next_prompts())
                 batch = self.compute_rewards(batch)
+                batch = self.filter_groups(batch)
                 batch = self.compute_old_log_probs(batch)
                 batch = self.compute_ref_log_probs(batch)
                 batch = self.compute_values(batch)
@@ -175,27 +65,37 @@ class RayPPOTrainer:
             self.finish_step(batch)
         return self.finish()
 
+    # ---- stages --------------------------------------------------------------------------------------
+
     def next_prompts(self) -> DataProto:
         """The step's prompts, each repeated `rollout.n` times, with `uid` and sampling seed per row."""
         data, trainer = self.config.data, self.config.trainer
         count = data.train_batch_size
         if trainer.total_training_steps < 0:
-            count = min(count, trainer.total_epochs * self.stream.size - self.stream.position)
+            # Dynamic sampling may draw past the last epoch; a step always has a prompt.
+            count = max(1, min(count, trainer.total_epochs * self.stream.size - self.stream.position))
         drawn = self.stream.take(count)
         rows = [self.train_dataset[row] for _, row in drawn]
         names = [f"{epoch}-{row}" for epoch, row in drawn]
-        return self._repeated(rows, names, self.config.actor_rollout_ref.rollout.n, self.global_step)
+        return self.prompts_of(rows, names, self.config.actor_rollout_ref.rollout.n, self.global_step)
 
     def generate(self, prompts: DataProto) -> StepBatch:
         """Sample one response per row."""
         with timed(self.metrics, "gen"):
-            return self._sample(prompts)
+            batch = self.sample(prompts)
+        workers = self.actor_rollout_wg.world_size
+        if self.config.trainer.balance_batch and workers > 1:
+            lengths = prompt_lengths(batch).tolist(), response_lengths(batch).tolist()
+            batch = batch.rows(balanced_order(*lengths, workers, batch.uids))
+        return batch
 
     def compute_rewards(self, batch: StepBatch) -> StepBatch:
         """Score responses; a row without a value trains nothing."""
         with timed(self.metrics, "reward"):
             result = self.reward_fn(batch.local)
-        reward, scores = self.config.reward, result.scores
+            scores = result.scores + self._model_scores(batch)
+        reward = self.config.reward
+        batch.put(raw_scores=scores)
         if reward.overlong_buffer_len:
             limit, buffer = self.config.data.max_response_length, reward.overlong_buffer_len
             lengths = response_lengths(batch)
@@ -203,21 +103,47 @@ class RayPPOTrainer:
         mask = batch["response_mask"] * ~scores.isnan()[:, None]
         placed = place_on_last_token(torch.nan_to_num(scores), mask)
         batch.put(response_mask=mask, token_level_scores=placed, token_level_rewards=placed)
+        if needs(self.config, "reward_components"):
+            batch.put(reward_components=result.components(self.config.algorithm.gdpo_reward_keys))
+        if needs(self.config, "reward_baselines"):
+            batch.put(reward_baselines=self._greedy_scores(batch))
         self.metrics |= result.metrics()
         return batch
 
+    def filter_groups(self, batch: StepBatch) -> StepBatch:
+        """Dynamic sampling: put further prompts in the place of those whose responses score the same."""
+        config = self.config.algorithm.filter_groups
+        if not config.enable:
+            return batch
+        more: Callable[[], StepBatch] = lambda: self.compute_rewards(self.generate(self.next_prompts()))  # noqa: E731
+        wanted = self.config.data.train_batch_size
+        batch, batches, left_out = fill_up(batch, wanted, config.max_num_gen_batches, more)
+        self.metrics |= {
+            "train/num_gen_batches": float(batches),
+            "train/filtered_prompts/sum": float(left_out),
+        }
+        return batch
+
     def compute_old_log_probs(self, batch: StepBatch) -> StepBatch:
-        """Log-probs of the policy that sampled, where several optimizer steps or a KL term read them."""
-        if self.use_old_log_probs:
+        """Log-probs of the policy that sampled, and the correction where the engine's differ."""
+        correction = self.config.algorithm.rollout_correction
+        if self.uses_old_log_probs:
             with timed(self.metrics, "old_log_prob"):
-                data = batch.to_workers(MODEL_COLUMNS, ["response_mask"], self.temperature)
-                made = self.actor_rollout_wg.submit("compute_log_prob", data)
-                batch.add_remote(made.select(["old_log_probs"]))
+                if correction.bypass_mode:
+                    engine = batch.remote.select(["rollout_log_probs"], [], [])
+                    made = engine.rename("rollout_log_probs", "old_log_probs")
+                else:
+                    data = batch.to_workers(MODEL_COLUMNS, ["response_mask"], self.temperature)
+                    made = self.actor_rollout_wg.submit("compute_log_prob", data).select(["old_log_probs"])
+                batch.add_remote(made)
+        if correction.active:
+            batch.fetch("old_log_probs", "rollout_log_probs")
+            self.metrics |= correct(batch, correction)
         return batch
 
     def compute_ref_log_probs(self, batch: StepBatch) -> StepBatch:
         """Log-probs of the reference policy, where a KL term reads them."""
-        if self.use_reference:
+        if self.config.algorithm.use_kl_in_reward or self.config.actor_rollout_ref.actor.use_kl_loss:
             with timed(self.metrics, "ref"):
                 data = batch.to_workers(MODEL_COLUMNS, ["response_mask"], self.temperature)
                 batch.add_remote(self.ref_policy_wg.submit("compute_ref_log_prob", data))
@@ -238,8 +164,6 @@ class RayPPOTrainer:
         with timed(self.metrics, "adv"):
             if algorithm.use_kl_in_reward:
                 batch = self._subtract_kl(batch)
-            if needs_old_log_probs(algorithm.adv_estimator):
-                batch.fetch("old_log_probs")
             advantages, returns = compute_advantages(algorithm, batch.tensors | {"index": batch.uids})
             batch.put(advantages=advantages, returns=returns)
         return batch
@@ -267,8 +191,10 @@ class RayPPOTrainer:
         if self.global_step <= self.config.trainer.critic_warmup:
             return
         actor = self.config.actor_rollout_ref.actor
-        old = ["old_log_probs"] if self.use_old_log_probs else []
+        old = ["old_log_probs"] if self.uses_old_log_probs else []
         reference = ["ref_log_prob"] if actor.use_kl_loss else []
+        weights = ["rollout_is_weights"] if "rollout_is_weights" in batch.tensors else []
+        chosen = ["selected"] if "selected" in read_by_loss(self.config) else []
         plan = UpdatePlan(
             actor.ppo_mini_batch_size,
             actor.ppo_epochs,
@@ -276,28 +202,50 @@ class RayPPOTrainer:
             actor.loss_scale_factor,
             (self.config.trainer.seed, self.global_step),
             remote=[*MODEL_COLUMNS, "rollout_log_probs", *old, *reference],
-            local=["advantages"],
+            local=["advantages", *weights, *chosen],
             meta_info=self.temperature,
+            prepare=self._choose_tokens if chosen else None,
         )
         with timed(self.metrics, "update_actor"):
             self.metrics |= update_in_mini_batches(batch, self.actor_rollout_wg.update_actor, plan)
 
     # ---- parts of stages -----------------------------------------------------------------------------
 
-    def _repeated(self, rows: Sequence[Row], names: Sequence[str], n: int, step: int | str) -> DataProto:
-        uids = np.array(names, dtype=object)
-        prompts = DataProto.from_single_dict({**self.collate_fn(rows), "uid": uids}).repeat(n)
-        seeds = row_seeds(self.config.trainer.seed, step, list(prompts.non_tensor_batch["uid"]))
-        return prompts.union(DataProto.from_dict({"seeds": seeds}))
+    @property
+    def uses_old_log_probs(self) -> bool:
+        """Whether old log-probs are a column; with one optimizer step per batch they are the current ones."""
+        algorithm = self.config.algorithm
+        return (
+            optimizer_steps_per_batch(self.config) > 1
+            or algorithm.use_kl_in_reward
+            or algorithm.filter_groups.enable
+            or algorithm.rollout_correction.active
+            or algorithm.rollout_correction.bypass_mode
+            or "selected" in read_by_loss(self.config)
+        )
 
-    def _sample(self, prompts: DataProto, sampling: SamplingConfig | None = None) -> StepBatch:
-        """Generate; the driver keeps the prompts' object columns and reads the responses."""
-        inputs = prompts.select(non_tensor_batch_keys=["uid"])
-        inputs.meta_info = {"sampling": sampling} if sampling else {}
-        remote = self.actor_rollout_wg.submit("generate_sequences", inputs)
-        batch = StepBatch(remote, prompts.select(batch_keys=[]))
-        batch.fetch("responses", "response_mask", "attention_mask")
-        return batch
+    @property
+    def temperature(self) -> dict[str, float]:
+        """What the workers' log-probs are divided by, as the engine's are."""
+        return {"temperature": self.config.actor_rollout_ref.rollout.temperature}
+
+    def _model_scores(self, batch: StepBatch) -> torch.Tensor:
+        """The reward model's score of each row, `[B]`; 0 without one."""
+        if self.rm_wg is None:
+            return torch.zeros(len(batch))
+        data = batch.to_workers(MODEL_COLUMNS, ["response_mask"], {}, ["uid", "raw_prompt"])
+        scored: DataProto = self.rm_wg.compute_rm_score(data)
+        return tensors_of(scored)["rm_scores"].sum(1)
+
+    def _greedy_scores(self, batch: StepBatch) -> torch.Tensor:
+        """ReMax's baseline: the score of the greedy response to each row's prompt, `[B]`."""
+        first = {uid: row for row, uid in reversed(list(enumerate(batch.uids)))}
+        prompts = batch.prompts[np.array([first[uid] for uid in first])]
+        with timed(self.metrics, "gen_max"):
+            greedy = self.sample(prompts, SamplingConfig(do_sample=False))
+            scores = self.reward_fn(greedy.local).scores + self._model_scores(greedy)
+        score_of = dict(zip(first, torch.nan_to_num(scores).tolist(), strict=True))
+        return torch.tensor([score_of[uid] for uid in batch.uids])
 
     def _subtract_kl(self, batch: StepBatch) -> StepBatch:
         batch.fetch("old_log_probs", "ref_log_prob")
@@ -316,148 +264,10 @@ class RayPPOTrainer:
         batch.put(token_level_rewards=rewards)
         return batch
 
-    # ---- around a step -------------------------------------------------------------------------------
-
-    @contextmanager
-    def step(self) -> Iterator[None]:
-        """Count and time one step."""
-        self.global_step += 1
-        self.metrics = {"training/global_step": float(self.global_step)}
-        with timed(self.metrics, "step"):
-            yield
-        self.training_seconds += self.metrics["timing_s/step"]
-
-    def finish_step(self, batch: StepBatch) -> None:
-        """Measure and log, and validate and save where due."""
-        step, trainer = self.global_step, self.config.trainer
-        self.metrics |= self.measure(batch)
-        last = step == self.total_steps
-        if last or due(step, trainer.test_freq):
-            self.validate()
-        if last or due(step, trainer.save_freq):
-            with timed(self.metrics, "save_checkpoint"):
-                self.save_checkpoint()
-        if self.tracking is not None:
-            self.tracking.log(self.metrics, step)
-        self.progress({"kind": "step", "step": step, "total": self.total_steps, "metrics": self.metrics})
-
-    def measure(self, batch: StepBatch) -> Metrics:
-        """The driver's own numbers of a finished step."""
-        lengths = {"response_lengths": response_lengths(batch), "prompt_lengths": prompt_lengths(batch)}
-        metrics = data_metrics(batch.tensors | lengths, self.config.data.max_response_length)
-        tokens = float(sum(length.sum().item() for length in lengths.values()))
-        return metrics | {
-            "training/epoch": self.stream.position / self.stream.size,
-            "perf/total_num_tokens": tokens,
-            "perf/throughput": tokens / self.metrics["timing_s/step"],
-        }
-
-    def validate(self) -> None:
-        """Score the held-out prompts with fixed seeds, keep the samples, report."""
-        if self.val_dataset is None or not len(self.val_dataset):
-            return
-        self.progress({"kind": "stage", "text": f"validating after step {self.global_step}"})
-        with timed(self.metrics, "testing"):
-            rows = [self.val_dataset[i] for i in range(len(self.val_dataset))]
-            names = [f"val-{i}" for i in range(len(rows))]
-            prompts = self._repeated(rows, names, self.config.trainer.val_n, "val")
-            batch = self._sample(prompts, self.config.actor_rollout_ref.rollout.val)
-            scores = self.val_reward_fn(batch.local).scores
-        sources = list(batch.local.non_tensor_batch["data_source"])
-        metrics = validation_metrics(sources, batch.uids, scores)
-        self.metrics |= metrics
-        self.validations[self.global_step] = headline(metrics)
-        path = self.run / "generations" / f"step_{self.global_step}.jsonl"
-        write_samples(path, sample_rows(batch, scores, self.tokenizer))
-        self.progress({"kind": "validation", "step": self.global_step, "metrics": metrics})
-        if self.global_step == 0 and self.tracking is not None:
-            self.tracking.log(self.metrics, 0)
-
-    # ---- start, save, resume, end --------------------------------------------------------------------
-
-    def start_tracking(self) -> None:
-        """Open the trackers; lines of steps after the resumed one are dropped."""
-        trainer = self.config.trainer
-        names = (trainer.project_name, trainer.experiment_name)
-        settings = dataclasses.asdict(self.config)
-        self.tracking = Tracking(self.run, trainer.logger, *names, settings, self.global_step)
-
-    def save_checkpoint(self) -> None:
-        """Write everything that the next step depends on; complete or absent."""
-        with self.checkpoints.writing(self.global_step, self.state_dict()) as folder:
-            self.actor_rollout_wg.save_checkpoint(str(folder.resolve() / "actor"), self.global_step)
-            if self.critic_wg is not None:
-                self.critic_wg.save_checkpoint(str(folder.resolve() / "critic"), self.global_step)
-            (folder / "config.yaml").write_text(to_yaml(self.config))
-
-    def load_checkpoint(self) -> None:
-        """Go on from the newest complete step of the run's folder, if there is one.
-
-        Raises:
-            CheckpointError: there is one and `trainer.resume_mode=disable`.
-        """
-        folder = self.checkpoints.latest()
-        if folder is None:
-            return
-        if self.config.trainer.resume_mode == "disable":
-            raise CheckpointError(
-                f"{folder} holds a checkpoint and trainer.resume_mode=disable; "
-                "choose another trainer.default_local_dir or remove the folder"
-            )
-        self.progress({"kind": "stage", "text": f"going on from {folder}"})
-        self.load_state_dict(read_state(folder))
-        self.actor_rollout_wg.load_checkpoint(str(folder.resolve() / "actor"))
-        if self.critic_wg is not None:
-            self.critic_wg.load_checkpoint(str(folder.resolve() / "critic"))
-
-    def state_dict(self) -> dict[str, Any]:
-        """The driver's part of a checkpoint."""
-        return {
-            "global_step": self.global_step,
-            "stream": self.stream.state_dict(),
-            "kl_ctrl": self.kl_ctrl.state_dict(),
-            "validations": self.validations,
-            "training_seconds": self.training_seconds,
-            "versions": versions(),
-        }
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take over the driver's part of a checkpoint."""
-        self.global_step = state["global_step"]
-        self.stream.load_state_dict(state["stream"])
-        self.kl_ctrl.load_state_dict(state["kl_ctrl"])
-        self.validations = {int(step): value for step, value in state["validations"].items()}
-        self.training_seconds = state["training_seconds"]
-
-    def finish(self) -> FitResult:
-        """Export the model and close the trackers."""
-        exported = self.export(self.run / "export") if self.config.trainer.export_at_end else ""
-        if self.tracking is not None:
-            self.tracking.close()
-        return self.result(exported)
-
-    def export(self, folder: Path) -> str:
-        """Write the policy as a Hugging Face model."""
-        self.progress({"kind": "stage", "text": f"exporting the model to {folder}"})
-        self.actor_rollout_wg.export_hf(str(folder.resolve()))
-        return str(folder)
-
-    def result(self, exported: str = "") -> FitResult:
-        """How the run stands."""
-        steps = sorted(self.validations)
-        before = self.validations.get(0, math.nan)
-        after = self.validations[steps[-1]] if steps else math.nan
-        return FitResult(self.global_step, before, after, self.training_seconds, exported, dict(self.metrics))
-
-
-def kl_controller(config: PPOConfig) -> FixedKLController | AdaptiveKLController:
-    """The controller of the KL coefficient in the reward."""
-    ctrl = config.algorithm.kl_ctrl
-    if ctrl.type == "adaptive":
-        return AdaptiveKLController(ctrl.kl_coef, ctrl.target_kl, ctrl.horizon)
-    return FixedKLController(ctrl.kl_coef)
-
-
-def due(step: int, every: int) -> bool:
-    """Whether something that happens every so many steps happens now; never where `every` is not positive."""
-    return every > 0 and step % every == 0
+    def _choose_tokens(self, batch: StepBatch) -> None:
+        """For losses that choose tokens of the global mini-batch by the current policy (clip_cov, kl_cov)."""
+        data = batch.to_workers(MODEL_COLUMNS, ["response_mask"], self.temperature)
+        now = self.actor_rollout_wg.submit("compute_log_prob", data).select(["old_log_probs"])
+        batch.remote = batch.remote.union(now.rename("old_log_probs", "log_probs"))
+        batch.fetch("old_log_probs", "log_probs")
+        batch.put(selected=choose_tokens(self.config, batch, self.global_step))

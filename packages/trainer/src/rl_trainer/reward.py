@@ -19,6 +19,7 @@ from transformers import PreTrainedTokenizerBase
 
 from rl_protocol import DataProto
 
+from .errors import RewardError
 from .reward_process import load_reward_function, score_row
 
 logger = logging.getLogger(__name__)
@@ -38,10 +39,35 @@ class RewardResult:
     extras: dict[str, np.ndarray]
     failures: dict[str, int]
 
+    def components(self, keys: Sequence[str]) -> torch.Tensor:
+        """Numbers of the function's dict as components of the reward, `[B, K]` float32; missing ones are 0.
+
+        Raises:
+            RewardError: no row has the number.
+        """
+        columns = {"score": self.scores.numpy(), **self.extras}
+        missing = [key for key in keys if key not in columns]
+        if missing:
+            raise RewardError(
+                f"algorithm.gdpo_reward_keys names {missing}; the reward function gave {list(columns)}"
+            )
+        return torch.from_numpy(np.nan_to_num(np.stack([columns[key] for key in keys], axis=1))).float()
+
     def metrics(self) -> dict[str, float]:
         """Mean of each further number, and failures by kind."""
         means = {f"reward/{name}": float(np.nanmean(values)) for name, values in self.extras.items()}
         return means | {f"reward/{kind}/sum": float(count) for kind, count in self.failures.items()}
+
+
+class NoRule:
+    """The rule reward of a run whose rewards come from a model alone: 0 for every row."""
+
+    def __call__(self, batch: DataProto) -> RewardResult:
+        """Zeros."""
+        return RewardResult(torch.zeros(len(batch)), {}, {})
+
+    def close(self) -> None:
+        """Nothing to end."""
 
 
 class RewardManager:

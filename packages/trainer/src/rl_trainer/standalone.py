@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from .errors import ConfigError
-from .ray_trainer import FitResult, RayPPOTrainer
+from .ray_trainer import RayPPOTrainer
 from .task_runner import TaskRunner
+from .training_run import FitResult
 
 
 class EvaluationRunner(TaskRunner):

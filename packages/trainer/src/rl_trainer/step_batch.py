@@ -20,10 +20,12 @@ class StepBatch:
     Attributes:
         remote: the rows as the workers hold them; nothing of it is on the driver.
         local: ids, lengths, masks, scores and advantages on the driver.
+        prompts: what was sampled from, on the driver.
     """
 
     remote: DataProtoFuture
     local: DataProto
+    prompts: DataProto
 
     def __len__(self) -> int:
         return len(self.local)
@@ -31,6 +33,15 @@ class StepBatch:
     def __getitem__(self, key: str) -> torch.Tensor:
         """A tensor that the driver holds."""
         return self.tensors[key]
+
+    @staticmethod
+    def concat(parts: Sequence[StepBatch]) -> StepBatch:
+        """Rows of several batches, one after the other."""
+        return StepBatch(
+            DataProtoFuture.concat([part.remote for part in parts]),
+            DataProto.concat([part.local for part in parts]),
+            DataProto.concat([part.prompts for part in parts]),
+        )
 
     @property
     def tensors(self) -> dict[str, torch.Tensor]:
@@ -56,14 +67,18 @@ class StepBatch:
         self.remote = self.remote.union(made.select(meta_info_keys=[]))
 
     def rows(self, index: Any) -> StepBatch:
-        """Some of the rows."""
-        return StepBatch(self.remote[index], self.local[index])
+        """Some of the rows, in the order of `index`."""
+        return StepBatch(self.remote[index], self.local[index], self.prompts[index])
 
     def to_workers(
-        self, remote: Sequence[str], local: Sequence[str], meta_info: Mapping[str, Any]
+        self,
+        remote: Sequence[str],
+        local: Sequence[str],
+        meta_info: Mapping[str, Any],
+        objects: Sequence[str] = ("uid",),
     ) -> DataProtoFuture:
-        """Columns that the workers hold together with columns of the driver, and each row's `uid`."""
-        mine = self.local.select(list(local), ["uid"], [])
+        """Columns that the workers hold together with columns of the driver."""
+        mine = self.local.select(list(local), list(objects), [])
         mine.meta_info = dict(meta_info)
         return self.remote.select(list(remote), [], []).union(mine)
 

@@ -4,22 +4,26 @@ from __future__ import annotations
 
 import logging
 import queue
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
 import torch
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
+from transformers.utils.logging import disable_progress_bar
 
-from rl_controller import RayWorkerGroup
-from rl_workers import ActorRolloutRefWorker, CriticWorker
+from rl_controller import LocalWorkerGroup, RayWorkerGroup
+from rl_workers import ActorRolloutRefWorker, CriticWorker, RewardModelWorker
 
-from .advantages import needs_values
+from .advantages import needs
 from .config import PPOConfig
 from .config_loading import to_yaml
 from .dataset import PromptDataset
-from .ray_trainer import Event, FitResult, RayPPOTrainer
-from .reward import RewardManager
+from .ray_trainer import RayPPOTrainer
+from .reward import NoRule, RewardManager
 from .roles import ResourcePoolManager, Role
+from .training_run import Event, FitResult
 
 
 class TaskRunner:
@@ -30,14 +34,18 @@ class TaskRunner:
 
     trainer_class: type[RayPPOTrainer] = RayPPOTrainer
 
-    def __init__(self) -> None:
+    def __init__(self, listener: Callable[[Event], None] | None = None) -> None:
+        """Args: listener: gets each event at once; None: they wait for `next_events`."""
         self.events: queue.SimpleQueue[Event] = queue.SimpleQueue()
+        self.progress = listener or self.events.put
 
     def run(self, config: PPOConfig) -> FitResult:
         """Build everything, train, clean up."""
         run = Path(config.trainer.default_local_dir)
-        run.mkdir(parents=True, exist_ok=True)
-        log_to_file(run / "logs" / "driver.log")
+        with logging_to(run / "logs" / "driver.log"):
+            return self._run(config, run)
+
+    def _run(self, config: PPOConfig, run: Path) -> FitResult:
         (run / "config.yaml").write_text(to_yaml(config))
         seed_everything(config.trainer.seed)
         tokenizer = AutoTokenizer.from_pretrained(
@@ -45,10 +53,12 @@ class TaskRunner:
             trust_remote_code=config.actor_rollout_ref.model.trust_remote_code,
         )
         reward = config.reward
-        reward_fn = RewardManager(reward.function, tokenizer, reward.timeout_s, reward.num_processes)
+        reward_fn: RewardManager | NoRule = NoRule()
+        if reward.function:
+            reward_fn = RewardManager(reward.function, tokenizer, reward.timeout_s, reward.num_processes)
         try:
             trainer = self.build_trainer(config, tokenizer, reward_fn)
-            self.events.put({"kind": "stage", "text": "starting worker processes"})
+            self.progress({"kind": "stage", "text": "starting worker processes"})
             trainer.init_workers()
             return self.work(trainer)
         finally:
@@ -59,10 +69,10 @@ class TaskRunner:
         return trainer.fit()
 
     def build_trainer(
-        self, config: PPOConfig, tokenizer: PreTrainedTokenizerBase, reward_fn: RewardManager
+        self, config: PPOConfig, tokenizer: PreTrainedTokenizerBase, reward_fn: RewardManager | NoRule
     ) -> RayPPOTrainer:
         """The trainer with its data, roles and pools."""
-        self.events.put({"kind": "stage", "text": "reading prompts"})
+        self.progress({"kind": "stage", "text": "reading prompts"})
         data, seed = config.data, config.trainer.seed
         train = PromptDataset(data.train_files, tokenizer, data, data.train_split, seed)
         val = None
@@ -81,20 +91,23 @@ class TaskRunner:
             tokenizer=tokenizer,
             role_worker_mapping=roles,
             resource_pool_manager=manager,
-            ray_worker_group_cls=RayWorkerGroup,
+            ray_worker_group_cls=RayWorkerGroup if config.trainer.backend == "ray" else LocalWorkerGroup,
             reward_fn=reward_fn,
             train_dataset=train,
             val_dataset=val,
-            progress=self.events.put,
+            progress=self.progress,
         )
 
     def add_roles(self, config: PPOConfig) -> dict[Role, type]:
         """The worker class of each role that this configuration uses."""
         roles: dict[Role, type] = {Role.ActorRollout: ActorRolloutRefWorker}
-        if config.algorithm.use_kl_in_reward or config.actor_rollout_ref.actor.use_kl_loss:
-            roles[Role.RefPolicy] = ActorRolloutRefWorker
-        if needs_values(config.algorithm.adv_estimator):
+        policy = config.actor_rollout_ref
+        if (config.algorithm.use_kl_in_reward or policy.actor.use_kl_loss) and not policy.model.lora_rank:
+            roles[Role.RefPolicy] = ActorRolloutRefWorker  # with adapters the policy is its own reference
+        if needs(config, "values"):
             roles[Role.Critic] = CriticWorker
+        if config.reward.model_enable:
+            roles[Role.RewardModel] = RewardModelWorker
         return roles
 
     def next_events(self, timeout_s: float) -> list[Event]:
@@ -108,14 +121,22 @@ class TaskRunner:
             return found
 
 
-def log_to_file(path: Path) -> None:
-    """Send this process's log records to a file; the terminal belongs to the display."""
+@contextmanager
+def logging_to(path: Path) -> Iterator[None]:
+    """Send this process's log records and warnings to a file; the terminal belongs to the display."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    handler = logging.FileHandler(path)
+    handler, root = logging.FileHandler(path), logging.getLogger()
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
-    logging.getLogger().addHandler(handler)
-    logging.getLogger().setLevel(logging.INFO)
+    handler.setLevel(logging.INFO)
+    root.addHandler(handler)
     logging.captureWarnings(True)
+    disable_progress_bar()  # type: ignore[no-untyped-call]
+    try:
+        yield
+    finally:
+        logging.captureWarnings(False)
+        root.removeHandler(handler)
+        handler.close()
 
 
 def seed_everything(seed: int) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+from transformers.utils.logging import disable_progress_bar
 
 from .cli import main
 from .tasks import LETTERS, copy_rows, write_jsonl
@@ -47,6 +48,7 @@ def make_tiny_model(folder: Path, seed: int = 0) -> Path:
         torch.manual_seed(seed)
         model = LlamaForCausalLM(config)  # type: ignore[no-untyped-call]
     folder.mkdir(parents=True, exist_ok=True)
+    disable_progress_bar()  # type: ignore[no-untyped-call]
     model.save_pretrained(folder)
     fast.save_pretrained(folder)
     return folder

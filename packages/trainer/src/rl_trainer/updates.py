@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -28,6 +28,7 @@ class UpdatePlan:
         remote: columns that the workers hold and the update reads.
         local: columns of the driver that it reads beside `response_mask`.
         meta_info: goes along with each mini-batch.
+        prepare: called on each mini-batch before its update, to add columns.
     """
 
     prompts: int
@@ -38,6 +39,7 @@ class UpdatePlan:
     remote: Sequence[str]
     local: Sequence[str]
     meta_info: Mapping[str, Any]
+    prepare: Callable[[StepBatch], None] | None = None
 
 
 def update_in_mini_batches(
@@ -46,7 +48,10 @@ def update_in_mini_batches(
     """Call `method` (one optimizer step) on each mini-batch; gives the metrics of all calls, reduced."""
     collected: dict[str, list[float]] = {}
     for rows in mini_batch_rows(batch.uids, plan.prompts, plan.epochs, plan.seed):
-        part = StepBatch(batch.remote, batch.local) if len(rows) == len(batch) else batch.rows(rows)
+        whole = len(rows) == len(batch)  # nothing moves: each worker reads the piece that it holds
+        part = replace(batch) if whole else batch.rows(rows)
+        if plan.prepare is not None:
+            plan.prepare(part)
         weights = loss_weights(
             part["response_mask"],
             plan.loss_agg_mode,

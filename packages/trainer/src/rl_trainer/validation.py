@@ -10,23 +10,27 @@ from typing import Any
 import torch
 from transformers import PreTrainedTokenizerBase
 
-from rl_algos import compute_pass_at_k
+from rl_algos import compute_maj_at_k, compute_pass_at_k
 
 from .metrics import Metrics
 from .step_batch import StepBatch, response_lengths
 
 
-def validation_metrics(sources: Sequence[str], uids: Sequence[str], scores: torch.Tensor) -> Metrics:
-    """Mean score and pass@k per data source.
+def validation_metrics(
+    sources: Sequence[str], uids: Sequence[str], scores: torch.Tensor, answers: Sequence[str]
+) -> Metrics:
+    """Mean score, pass@k and maj@k per data source.
 
     Args:
         sources: `data_source` of each row.
         uids: prompt of each row.
         scores: `[B]` float; NaN (a row without a value) counts as 0, a failed answer.
+        answers: response of each row; equal ones vote together.
 
     Returns:
         `val-core/<source>/reward/mean@n` and, where every score lies in [0, 1] so that 1 means success,
-        `val-core/<source>/reward/pass@n`; n is the number of answers per prompt.
+        `val-core/<source>/reward/pass@n` and `.../maj@n` (the most frequent answer is right; ties count by
+        their share); n is the number of answers per prompt.
     """
     metrics: Metrics = {}
     values = torch.nan_to_num(scores.double(), nan=0.0)
@@ -42,6 +46,9 @@ def validation_metrics(sources: Sequence[str], uids: Sequence[str], scores: torc
             right = torch.tensor([(values[rows] == 1).sum().item() for rows in prompts.values()])
             found = compute_pass_at_k(torch.full_like(right, n), right, n)
             metrics[f"val-core/{source}/reward/pass@{n}"] = found.mean().item()
+            rows = [row for group in prompts.values() for row in group]
+            voted = compute_maj_at_k([answers[i] for i in rows], mine == 1, [uids[i] for i in rows])
+            metrics[f"val-core/{source}/reward/maj@{n}"] = voted.mean().item()
     return metrics
 
 

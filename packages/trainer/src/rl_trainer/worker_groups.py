@@ -6,7 +6,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from rl_controller import FusedWorker, RayClassWithInitArgs, RayWorkerGroup, WorkerGroup
+from rl_controller import (
+    FusedWorker,
+    LocalWorkerGroup,
+    RayClassWithInitArgs,
+    RayResourcePool,
+    RayWorkerGroup,
+    WorkerGroup,
+)
 from rl_rollout import engine_env
 
 from .config import PPOConfig
@@ -18,7 +25,7 @@ def spawn_groups(
     config: PPOConfig,
     role_worker_mapping: Mapping[Role, type],
     manager: ResourcePoolManager,
-    group_class: type[RayWorkerGroup],
+    group_class: type[WorkerGroup],
     total_steps: int,
 ) -> dict[Role, WorkerGroup]:
     """Start the processes of every pool.
@@ -26,7 +33,6 @@ def spawn_groups(
     Returns:
         One group per role; roles of one pool share its processes.
     """
-    trainer = config.trainer
     steps = max(1, total_steps * optimizer_steps_per_batch(config))
     config.actor_rollout_ref.actor.optim.total_training_steps = steps
     config.critic.optim.total_training_steps = steps
@@ -37,17 +43,27 @@ def spawn_groups(
             role.value: RayClassWithInitArgs(cls=role_worker_mapping[role], **role_arguments(config, role))
             for role in roles
         }
-        group = group_class(
-            resource_pool=manager.resource_pool_dict[name],
-            ray_cls_with_init=FusedWorker(classes),
-            name_prefix=name,
-            worker_env=engine_env(trainer.device, single_node=trainer.nnodes == 1),
-            log_dir=str(Path(trainer.default_local_dir).resolve() / "logs"),
-            timeout_s=trainer.timeout_s,
-        )
+        group = start_group(config, manager.resource_pool_dict[name], FusedWorker(classes), group_class)
         spawned = group.spawn(prefix_set=set(classes))
         groups |= {role: spawned[role.value] for role in roles}
     return groups
+
+
+def start_group(
+    config: PPOConfig, pool: RayResourcePool, worker: FusedWorker, group_class: type[WorkerGroup]
+) -> WorkerGroup:
+    """The processes of one pool, or one worker in this process."""
+    trainer = config.trainer
+    if not issubclass(group_class, RayWorkerGroup):
+        return LocalWorkerGroup(worker)
+    return group_class(
+        resource_pool=pool,
+        ray_cls_with_init=worker,
+        name_prefix=pool.name_prefix,
+        worker_env=engine_env(trainer.device, single_node=trainer.nnodes == 1),
+        log_dir=str(Path(trainer.default_local_dir).resolve() / "logs"),
+        timeout_s=trainer.timeout_s,
+    )
 
 
 def role_arguments(config: PPOConfig, role: Role) -> dict[str, Any]:

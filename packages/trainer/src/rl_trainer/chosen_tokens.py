@@ -1,0 +1,29 @@
+"""The tokens that clip_cov and kl_cov single out in a global mini-batch."""
+
+from __future__ import annotations
+
+import torch
+
+from rl_algos import select_clip_cov_tokens, select_kl_cov_tokens
+
+from .config import PPOConfig
+from .step_batch import StepBatch
+
+
+def choose_tokens(config: PPOConfig, batch: StepBatch, step: int) -> torch.Tensor:
+    """Bool `[B, R]`, from `old_log_probs log_probs advantages response_mask` on the driver.
+
+    Clip-Cov draws among its candidates; the draw derives from the run's seed and the step.
+    """
+    actor, ratio = config.actor_rollout_ref.actor, config.algorithm.clip_cov_ratio
+    tensors = [batch[name] for name in ("old_log_probs", "log_probs", "advantages", "response_mask")]
+    if actor.policy_loss.loss_mode == "kl_cov":
+        return select_kl_cov_tokens(*tensors[1:], kl_cov_ratio=ratio)
+    return select_clip_cov_tokens(
+        *tensors,
+        clip_ratio=actor.clip_ratio,
+        clip_ratio_low=actor.clip_ratio_low if actor.clip_ratio_low >= 0 else None,
+        clip_ratio_high=actor.clip_ratio_high if actor.clip_ratio_high >= 0 else None,
+        clip_cov_ratio=ratio,
+        generator=torch.Generator().manual_seed(config.trainer.seed * 1_000_003 + step),
+    )
