@@ -63,6 +63,15 @@ def round_trips(group: Any, n_workers: int) -> dict[str, float]:
     return {f"noop_{n_workers}": min(ours), f"bare_{n_workers}": min(theirs)}
 
 
+def there_and_back(group: Any, megabytes: int, repeats: int) -> dict[str, float]:
+    """Dispatch of a batch, a method that reads or writes, and collection of the result."""
+    batch = batch_of(megabytes)
+    return {
+        f"echo_{megabytes}": best(lambda: group.echo(batch), repeats),
+        f"write_{megabytes}": best(lambda: group.write(batch), repeats),
+    }
+
+
 def planning() -> dict[str, float]:
     """Cutting a batch, and a future, for many workers that do not exist."""
     from rl_controller import Dispatch
@@ -73,10 +82,10 @@ def planning() -> dict[str, float]:
 
     batch = batch_of(8)
     future = DataProtoFuture([LocalRef(part) for part in batch.chunk(64)]).rename("c0", "d0")
+    dispatch = Dispatch.DP_COMPUTE_PROTO.dispatch_fn
     found = {}
     for workers in (256, 512, 1024):
         Many.world_size = workers
-        dispatch = Dispatch.DP_COMPUTE_PROTO.dispatch_fn
         found[f"plan_{workers}"] = best(lambda: dispatch(Many, batch, k=1), 20)
         found[f"plan_future_{workers}"] = best(lambda: dispatch(Many, future, k=1), 5)
     return found
@@ -88,11 +97,7 @@ def main(side: str) -> None:
     ray.init(num_cpus=12, object_store_memory=2800 * MB, include_dashboard=False, log_to_driver=False)
     group = start(2)
     results |= round_trips(group, 2)
-    for megabytes, repeats in ((64, 5), (512, 3)):
-        batch = batch_of(megabytes)
-        results[f"echo_{megabytes}"] = best(lambda: group.echo(batch), repeats)  # noqa: B023
-        results[f"write_{megabytes}"] = best(lambda: group.write(batch), repeats)  # noqa: B023
-        del batch
+    results |= there_and_back(group, 64, 5) | there_and_back(group, 512, 3)
     results["chain"] = best(lambda: chain(group), 3)
     if side == "ours":
         from rl_protocol import transfer_count

@@ -196,11 +196,11 @@ class _PieceBuilder:
         """The takes of a group for rows `start:stop`; an empty piece still needs a source for its dtypes."""
         which, row = group.which[start:stop], group.row[start:stop]
         if not len(which):
-            takes = (self.take(group.views[0], slice(0, 0, 1)),)
-            return GroupRecipe(group.tensors, group.objects, takes, None)
+            only = self.take(group.views[0], slice(0, 0, 1))
+            return GroupRecipe(group.tensors, group.objects, (only,), None)
         if which[0] == which[-1] and (which == which[0]).all():
-            takes = (self.take(group.views[which[0]], _shortest(row)),)
-            return GroupRecipe(group.tensors, group.objects, takes, None)
+            only = self.take(group.views[which[0]], _shortest(row))
+            return GroupRecipe(group.tensors, group.objects, (only,), None)
         used, first = np.unique(which, return_index=True)
         used = used[np.argsort(first)]
         takes = tuple(self.take(group.views[number], _shortest(row[which == number])) for number in used)
