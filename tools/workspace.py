@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib.metadata as metadata
 import re
 import tomllib
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from pathlib import Path
 
 from packaging.requirements import Requirement
@@ -33,12 +34,12 @@ def readme_example(package: str) -> str:
     return found[1] if found else f"raise SystemExit('packages/{package}/README.md has no Python example')"
 
 
-def requirements(package: str) -> list[Requirement]:
-    """What a package's pyproject.toml declares, the extras included."""
+def requirements(package: str, extras: Collection[str] | None = None) -> list[Requirement]:
+    """What a package's pyproject.toml declares: itself, and in the given extras (all by default)."""
     text = (ROOT / "packages" / package / "pyproject.toml").read_text(encoding="utf-8")
     project = tomllib.loads(text)["project"]
-    groups = [project["dependencies"], *project["optional-dependencies"].values()]
-    return [Requirement(entry) for group in groups for entry in group]
+    chosen = [e for name, e in project["optional-dependencies"].items() if extras is None or name in extras]
+    return [Requirement(entry) for group in (project["dependencies"], *chosen) for entry in group]
 
 
 def version(package: str) -> str:
@@ -50,23 +51,29 @@ def version(package: str) -> str:
     return found[1]
 
 
-def declared(requirements: Iterable[str]) -> set[str]:
+def declared(texts: Iterable[str]) -> set[str]:
     """Canonical names of the distributions that these requirements bring, as far as they are installed."""
     seen: set[tuple[str, frozenset[str]]] = set()
-    todo = [Requirement(text) for text in requirements]
+    todo = [Requirement(text) for text in texts]
     while todo:
         requirement = todo.pop()
-        key = (canonicalize_name(requirement.name), frozenset(requirement.extras))
-        if key in seen:
+        name, extras = canonicalize_name(requirement.name), frozenset(requirement.extras)
+        if (name, extras) in seen:
             continue
-        seen.add(key)
-        try:
-            children = [Requirement(text) for text in metadata.requires(key[0]) or []]
-        except metadata.PackageNotFoundError:
+        seen.add((name, extras))
+        if name.startswith("rl-"):  # from the sources: an editable install keeps the metadata of its day
+            todo += requirements(name.removeprefix("rl-"), extras)
             continue
-        extras = {"", *requirement.extras}
-        todo += [c for c in children if not c.marker or any(c.marker.evaluate({"extra": e}) for e in extras)]
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            children = [Requirement(text) for text in metadata.requires(name) or []]
+            todo += [c for c in children if _applies(c, extras)]
     return {name for name, _ in seen}
+
+
+def _applies(requirement: Requirement, extras: frozenset[str]) -> bool:
+    """Whether a requirement of a distribution holds here, for the given extras of that."""
+    marker = requirement.marker
+    return marker is None or any(marker.evaluate({"extra": extra}) for extra in {"", *extras})
 
 
 @functools.cache
@@ -80,8 +87,8 @@ def module_owners() -> dict[str, set[str]]:
     return owners | {f"rl_{package}": {f"rl-{package}"} for package in TEST_REQUIREMENTS}
 
 
-def undeclared(requirements: Iterable[str]) -> tuple[set[str], set[str]]:
+def undeclared(texts: Iterable[str]) -> tuple[set[str], set[str]]:
     """Installed distributions that the requirements do not bring, and the modules that only these own."""
-    visible: set[str] = {*declared(requirements), "pip", "setuptools"}
+    visible: set[str] = {*declared(texts), "pip", "setuptools"}
     installed: set[str] = {canonicalize_name(d.name) for d in metadata.distributions()}
     return installed - visible, {module for module, names in module_owners().items() if not names & visible}
