@@ -1,3 +1,4 @@
+# ruff: noqa: E402  (the environment comes before torch; a benchmark prints)
 """One training step of the quick start, timed and profiled: where does its time go?
 
     python benchmarks/workers/quickstart_step.py MODEL [--ranks 2] [--steps 3] [--profile] [--form shared]
@@ -12,7 +13,11 @@ from __future__ import annotations
 import argparse
 import os
 
-for _name, _value in {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE", "GLOO_SOCKET_IFNAME": "lo"}.items():
+for _name, _value in {
+    "OMP_NUM_THREADS": "1",
+    "OMP_WAIT_POLICY": "PASSIVE",
+    "GLOO_SOCKET_IFNAME": "lo",
+}.items():
     os.environ.setdefault(_name, _value)
 
 import tempfile
@@ -23,14 +28,14 @@ from typing import Any
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
-from rl_protocol import DataProto
 from torch.profiler import ProfilerActivity, profile
 from transformers import AutoModelForCausalLM
 
+from rl_protocol import DataProto
 from rl_workers import ActorConfig, FSDPConfig, FSDPEngine, ModelConfig, OptimConfig
 from rl_workers.engine_worker import cut_micro_batches
 from rl_workers.layout import build_layout
-from rl_workers.loading import build_on_meta
+from rl_workers.loading import build_on_meta, nothing_new
 from rl_workers.models import PolicyModel
 from rl_workers.policy_step import PolicyStep
 
@@ -72,13 +77,15 @@ def run_rank(rank: int, args: argparse.Namespace, store: str) -> None:
     """Build the engine, warm up, time the steps, profile one."""
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=args.ranks)
-    model = ModelConfig(path=args.model, use_remove_padding=args.form != "padded", share_prompts=args.form == "shared")
+    model = ModelConfig(
+        path=args.model, use_remove_padding=args.form != "padded", share_prompts=args.form == "shared"
+    )
     layout = build_layout(torch.device("cpu"), args.fsdp_size)
     fsdp = FSDPConfig(compute_dtype=args.dtype, fsdp_size=args.fsdp_size)
     start = time.perf_counter()
     lm = build_on_meta(AutoModelForCausalLM, model, torch.float32)
     engine = FSDPEngine(
-        PolicyModel(lm), model.path, layout, fsdp, new=_nothing_new, optim=OptimConfig(lr=1e-5), grad_clip=1.0
+        PolicyModel(lm), model.path, layout, fsdp, new=nothing_new, optim=OptimConfig(lr=1e-5), grad_clip=1.0
     )
     if rank == 0:
         print(f"built in {time.perf_counter() - start:.2f} s")
@@ -100,17 +107,17 @@ def run_rank(rank: int, args: argparse.Namespace, store: str) -> None:
     slowest = torch.tensor(times)
     dist.all_reduce(slowest, op=dist.ReduceOp.MAX)
     if rank == 0:
-        print("seconds per step:", " ".join(f"{t:.2f}" for t in slowest.tolist()), f"(CPU time of rank 0: {cpu:.2f})")
+        print(
+            "seconds per step:",
+            " ".join(f"{t:.2f}" for t in slowest.tolist()),
+            f"(CPU time of rank 0: {cpu:.2f})",
+        )
     if args.profile:
         with profile(activities=[ProfilerActivity.CPU]) as found:
             step()
         if rank == 0:
             report(found)
     dist.destroy_process_group()
-
-
-def _nothing_new(name: str, shape: torch.Size) -> torch.Tensor:
-    raise ValueError(f"{name} is not in the model's files")
 
 
 def report(found: Any) -> None:

@@ -30,16 +30,12 @@ from rl_workers import (
 )
 from rl_workers.engine import FSDPEngine
 from rl_workers.layout import build_layout
-from rl_workers.loading import build_on_meta
+from rl_workers.loading import build_on_meta, nothing_new
 from rl_workers.micro_batches import plan_micro_batches
 from rl_workers.models import PolicyModel
 from rl_workers.packing import pack_rows, pad_rows, tabulate_rows
 
 FLOAT32 = FSDPConfig(compute_dtype="float32")
-
-
-def no_new(name: str, shape: torch.Size) -> torch.Tensor:
-    raise AssertionError(f"{name} should have been in the files")
 
 
 def policy_engine(
@@ -54,7 +50,7 @@ def policy_engine(
         path,
         layout,
         fsdp,
-        new=no_new,
+        new=nothing_new,
         optim=optim,
         checkpoint_layers=config.enable_gradient_checkpointing,
     )

@@ -24,10 +24,10 @@ from rl_workers.engine_worker import (
     present,
     result,
 )
-from rl_workers.errors import CheckpointError, WorkerConfigError
+from rl_workers.errors import WorkerConfigError
 from rl_workers.export import export_adapter, export_model
 from rl_workers.layout import Layout
-from rl_workers.loading import build_on_meta
+from rl_workers.loading import build_on_meta, nothing_new
 from rl_workers.lora import add_adapters, initial_adapter
 from rl_workers.micro_batches import check_longest_row
 from rl_workers.models import PolicyModel
@@ -115,9 +115,7 @@ class ActorRolloutRefWorker(EngineWorker):
     def _new_parameter(self, name: str, shape: torch.Size) -> Tensor:
         if ".lora_" in name:
             return initial_adapter(name, shape, self.config.seed)
-        raise CheckpointError(
-            f"{self.config.model.path} has no tensor for {name}, which is not a new parameter"
-        )
+        return nothing_new(name, shape)
 
     def _build_rollout(self, layout: Layout) -> None:
         config, path = self.config.rollout, self.config.model.path

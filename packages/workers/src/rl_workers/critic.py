@@ -15,9 +15,8 @@ from rl_workers.checkpoint import Checkpointer
 from rl_workers.config import CriticConfig
 from rl_workers.engine import FSDPEngine
 from rl_workers.engine_worker import EngineWorker, columns, cut_micro_batches, evaluate_rows, result
-from rl_workers.errors import CheckpointError
 from rl_workers.export import export_model
-from rl_workers.loading import build_on_meta
+from rl_workers.loading import build_on_meta, nothing_new
 from rl_workers.lora import add_adapters, initial_adapter
 from rl_workers.models import ValueModel
 from rl_workers.packing import PackedBatch
@@ -73,9 +72,7 @@ class CriticWorker(EngineWorker):
             return initial_adapter(name, shape, self.config.seed)
         if name.split(".")[0] in ("score", "classifier"):
             return torch.zeros(shape)
-        raise CheckpointError(
-            f"{self.config.model.path} has no tensor for {name}, which is not a new parameter"
-        )
+        return nothing_new(name, shape)
 
     @register(dispatch_mode=_critic, read_only=True)
     @DistProfiler.annotate()

@@ -26,6 +26,11 @@ Initialiser = Callable[[str, torch.Size], Tensor]
 """Makes the full value of a parameter that the files do not hold: a new head, an adapter."""
 
 
+def nothing_new(name: str, shape: torch.Size) -> Tensor:
+    """The initialiser of a model all of whose parameters come from its files."""
+    raise CheckpointError(f"the model's files have no tensor for {name} {tuple(shape)}")
+
+
 def build_on_meta(
     auto_class: Any, config: ModelConfig, dtype: torch.dtype, **overrides: Any
 ) -> PreTrainedModel:

@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 DEFAULT_CHUNK = 512
-_BLOCK_ELEMENTS = 1 << 19  # 2 MB in float32
+_BLOCK_ELEMENTS = 1 << 18  # 1 MB in float32
 
 
 @dataclass(frozen=True)
@@ -29,11 +29,16 @@ class LogitForm:
     softcap: float = 0.0
     temperature: float = 1.0
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether logits stay as they are."""
+        return not self.softcap and self.scale == self.temperature
+
     def apply_(self, logits: Tensor) -> Tensor:
         """Apply the form in place, in float32."""
         if self.softcap:
             logits.mul_(self.scale / self.softcap).tanh_().mul_(self.softcap / self.temperature)
-        elif self.scale != self.temperature:
+        elif not self.is_plain:
             logits.mul_(self.scale / self.temperature)
         return logits
 
@@ -43,7 +48,7 @@ class LogitForm:
             # tanh comes back from the capped logits: one minus its square is its derivative
             slope = logits.mul_(self.temperature / self.softcap).square_().neg_().add_(1.0)
             grad.mul_(slope).mul_(self.scale / self.temperature)
-        elif self.scale != self.temperature:
+        elif not self.is_plain:
             grad.mul_(self.scale / self.temperature)
         return grad
 
@@ -110,12 +115,15 @@ class _LinearLogProbs(torch.autograd.Function):
             raw = None  # frees the last chunk before the next is made
             raw = F.linear(hidden[part], weight, bias)
             for rows in _blocks(part, raw.shape[1]):
-                logits = form.apply_(_float_copy(raw[_within(rows, part)]))
-                normaliser[rows] = torch.logsumexp(logits, -1)
+                logits = _final_logits(raw[_within(rows, part)], form, overwrite=False)
+                top = logits.amax(-1, keepdim=True)
+                shifted = logits - top
+                powers = shifted.exp()
+                total_power = powers.sum(-1)
+                normaliser[rows] = top[:, 0] + total_power.log()
                 log_probs[rows] = logits.gather(1, labels[rows, None])[:, 0] - normaliser[rows]
                 if with_entropy:
-                    probs = logits.sub(normaliser[rows, None]).exp_()
-                    entropy[rows] = normaliser[rows] - torch.linalg.vecdot(probs, logits)
+                    entropy[rows] = total_power.log() - powers.mul_(shifted).sum(-1) / total_power
         ctx.options = options
         ctx.kept = raw if any(ctx.needs_input_grad) else None
         ctx.save_for_backward(hidden, weight, bias, labels, normaliser, entropy)
@@ -136,9 +144,10 @@ class _LinearLogProbs(torch.autograd.Function):
             for rows in _blocks(part, raw.shape[1]):
                 target = raw[_within(rows, part)]
                 ge = (g_entropy[rows], entropy[rows]) if with_entropy else None
-                logits = form.apply_(_float_copy(target))
+                logits = _final_logits(target, form, overwrite=True)
                 grad = _logit_grad(logits, normaliser[rows], labels[rows], g_logp[rows], ge, form)
-                target.copy_(grad)
+                if grad.data_ptr() != target.data_ptr():
+                    target.copy_(grad)
                 if d_bias is not None:
                     d_bias.add_(grad.sum(0))
             d_hidden[part] = raw @ weight
@@ -159,8 +168,11 @@ def _within(rows: slice, part: slice) -> slice:
     return slice(rows.start - part.start, rows.stop - part.start)
 
 
-def _float_copy(x: Tensor) -> Tensor:
-    return x.to(torch.float32, copy=True)
+def _final_logits(raw: Tensor, form: LogitForm, *, overwrite: bool) -> Tensor:
+    """The form applied in float32; in place where ``raw`` has that dtype and may be overwritten."""
+    if form.is_plain:
+        return raw.float()
+    return form.apply_(raw.to(torch.float32, copy=not overwrite))
 
 
 def _float_zeros(like: Tensor) -> Tensor:
@@ -184,12 +196,14 @@ def _logit_grad(
     form: LogitForm,
 ) -> Tensor:
     """Gradient of the raw logits: ``g (1_y - p) - g_H p (log p + H)``, through the logit form."""
-    log_p = logits.sub(normaliser[:, None])
-    if entropy is None:
-        grad = log_p.exp_().mul_(g_logp.neg()[:, None])
+    if entropy is None and not form.softcap:
+        grad = logits.sub_(normaliser[:, None]).exp_().mul_(g_logp.neg()[:, None])
     else:
-        g_entropy, value = entropy
-        inner = log_p.add(value[:, None]).mul_(g_entropy[:, None]).add_(g_logp[:, None])
-        grad = log_p.exp_().mul_(inner).neg_()
+        log_p = logits - normaliser[:, None]
+        factor = g_logp.neg()[:, None]
+        if entropy is not None:
+            g_entropy, value = entropy
+            factor = (log_p + value[:, None]).mul_(-g_entropy[:, None]).add_(factor)
+        grad = log_p.exp_().mul_(factor)
     grad.scatter_add_(1, labels[:, None], g_logp[:, None])
     return form.backward_(grad, logits)
