@@ -125,7 +125,7 @@ class vLLMRollout(BaseRollout):  # noqa: N801 - the name users know
     def load_adapter(self, tensors: Mapping[str, Tensor], peft_config: Mapping[str, Any]) -> None:
         """Use a LoRA adapter (peft's names and config) from the next request on, instead of the last one.
 
-        Every version gets a new name: the prefix cache is keyed by it.
+        Every version gets a new name and folder: the prefix cache is keyed by them.
         """
         if not self.config.lora_rank:
             raise RolloutConfigError("lora_rank=0: the engine was built without LoRA; set it to the rank")

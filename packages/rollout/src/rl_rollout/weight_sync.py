@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import accumulate
 
 import torch
 import torch.distributed as dist
@@ -47,14 +48,15 @@ def gather_named(
     bucket: list[_Shard] = []
     held = 0
     for name, tensor in weights:
-        local = tensor.to(dtype) if tensor.is_floating_point() else tensor
-        if not isinstance(local, DTensor) or not _bucketable(local):
+        wanted = dtype if tensor.is_floating_point() else tensor.dtype
+        if not isinstance(tensor, DTensor) or not _bucketable(tensor):
             yield from _gather_bucket(bucket)
             bucket, held = [], 0
-            yield name, local.full_tensor() if isinstance(local, DTensor) else local
+            cast = tensor.to(wanted)
+            yield name, cast.full_tensor() if isinstance(cast, DTensor) else cast
             continue
-        shard = _Shard.of(name, local)
-        size = shard.chunk.numel() * shard.chunk.element_size() * shard.ranks
+        shard = _Shard.of(name, tensor, wanted)
+        size = shard.chunk * shard.ranks * wanted.itemsize
         if bucket and (held + size > bucket_bytes or not shard.joins(bucket[0])):
             yield from _gather_bucket(bucket)
             bucket, held = [], 0
@@ -65,35 +67,31 @@ def gather_named(
 
 @dataclass
 class _Shard:
-    """One parameter's local piece: `chunk` is flat and padded to the size all ranks share."""
+    """One parameter's local piece, and the `chunk` of elements each rank gives, padding included."""
 
     name: str
     shape: torch.Size
-    rows: int
-    chunk: Tensor
+    local: Tensor
+    dtype: torch.dtype
+    chunk: int
     group: dist.ProcessGroup
     ranks: int
 
     @classmethod
-    def of(cls, name: str, tensor: DTensor) -> _Shard:
+    def of(cls, name: str, tensor: DTensor, dtype: torch.dtype) -> _Shard:
         mesh, dim = tensor.device_mesh, _shard_dim(tensor)
         ranks = mesh.size(dim)
-        rows = -(-tensor.shape[0] // ranks)
-        local = tensor.to_local().reshape(-1)
-        padded = rows * (tensor.shape[1:].numel())
-        if local.numel() < padded:
-            local = torch.cat([local, local.new_zeros(padded - local.numel())])
-        return cls(name, tensor.shape, rows, local, mesh.get_group(dim), ranks)
+        chunk = -(-tensor.shape[0] // ranks) * tensor.shape[1:].numel()
+        return cls(name, tensor.shape, tensor.to_local(), dtype, chunk, mesh.get_group(dim), ranks)
 
     def joins(self, other: _Shard) -> bool:
         """Whether both can travel in one buffer."""
-        return self.group is other.group and self.chunk.dtype == other.chunk.dtype
+        return self.group is other.group and self.dtype == other.dtype
 
     def full(self, gathered: Tensor, start: int) -> Tensor:
         """The whole tensor out of `gathered` [ranks, bucket] where its chunk begins at `start`."""
-        pieces = gathered[:, start : start + self.chunk.numel()]
-        whole = pieces.reshape(self.ranks * self.rows, *self.shape[1:])
-        return whole[: self.shape[0]]
+        pieces = gathered[:, start : start + self.chunk]
+        return pieces.reshape(-1, *self.shape[1:])[: self.shape[0]]
 
 
 def _bucketable(tensor: DTensor) -> bool:
@@ -107,16 +105,18 @@ def _shard_dim(tensor: DTensor) -> int:
 
 
 def _gather_bucket(bucket: list[_Shard]) -> Iterator[NamedTensor]:
-    """Gather a bucket in one collective and yield its tensors."""
+    """Gather a bucket in one collective and yield its tensors.
+
+    Each rank casts its pieces straight into its own row of the result, so nothing is held twice.
+    """
     if not bucket:
         return
-    flat = torch.cat([s.chunk for s in bucket]) if len(bucket) > 1 else bucket[0].chunk
     first = bucket[0]
-    gathered = flat.new_empty(first.ranks * flat.numel())
-    dist.all_gather_into_tensor(gathered, flat, group=first.group)
-    gathered = gathered.view(first.ranks, -1)
-    del flat
-    start = 0
-    for shard in bucket:
+    starts = list(accumulate((shard.chunk for shard in bucket), initial=0))
+    gathered = first.local.new_empty((first.ranks, starts.pop()), dtype=first.dtype)
+    own = gathered[dist.get_rank(first.group)]
+    for shard, start in zip(bucket, starts, strict=True):
+        own[start : start + shard.local.numel()].copy_(shard.local.reshape(-1))
+    dist.all_gather_into_tensor(gathered.view(-1), own, group=first.group)
+    for shard, start in zip(bucket, starts, strict=True):
         yield shard.name, shard.full(gathered, start)
-        start += shard.chunk.numel()
