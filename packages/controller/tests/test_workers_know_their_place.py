@@ -66,6 +66,8 @@ def test_a_local_worker_is_a_world_of_one() -> None:
     import torch.distributed as dist
 
     dist.destroy_process_group()
+    assert LocalWorkerGroup(RayClassWithInitArgs(PlainEnv)).world() == [(0, 1)]
+    dist.destroy_process_group()
 
 
 def test_each_worker_may_have_its_own_environment(pool: Any) -> None:

@@ -20,6 +20,7 @@ from rl_controller.errors import (
     UnknownRoleError,
     WorkerDiedError,
     WorkerMethodError,
+    WorkerStateError,
 )
 from rl_controller.fused_worker import FusedWorker, create_colocated_worker_cls
 from rl_controller.init_args import ClassWithInitArgs, RayClassWithInitArgs
@@ -68,6 +69,7 @@ __all__ = [
     "WorkerGroup",
     "WorkerHelper",
     "WorkerMethodError",
+    "WorkerStateError",
     "create_colocated_worker_cls",
     "make_nd_compute_dataproto_dispatch_fn",
     "merge_resource_pool",

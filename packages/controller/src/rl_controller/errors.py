@@ -36,6 +36,10 @@ class RendezvousError(RLControllerError, RuntimeError):
     """The workers of a group could not agree on an address or a process group."""
 
 
+class WorkerStateError(RLControllerError, RuntimeError):
+    """A worker was called that has not been constructed, or has lost its state."""
+
+
 class CallError(RLControllerError, RuntimeError):
     """A call on a worker group failed: says which group, method and ranks.
 

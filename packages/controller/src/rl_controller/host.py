@@ -15,7 +15,7 @@ from typing import Any
 
 from rl_controller.batches import is_batch, private
 from rl_controller.decorator import Registration, registered_methods
-from rl_controller.errors import UnknownMethodError, UnknownRoleError
+from rl_controller.errors import UnknownMethodError, UnknownRoleError, WorkerStateError
 from rl_controller.rank_info import RankInfo
 from rl_controller.worker import bind_master
 
@@ -97,6 +97,7 @@ class Host:
     """Mix-in of actor classes. Its names start with `_rl_` to stay out of the user's way."""
 
     _rl_rank_info: RankInfo | None
+    _rl_constructed = False
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self._rl_init = (args, kwargs)
@@ -120,6 +121,7 @@ class Host:
             os.environ.update(info.as_env())
         args, kwargs = self._rl_init
         super().__init__(*args, **kwargs)
+        self._rl_constructed = True
         import ray
 
         return str(ray.get_runtime_context().get_node_id())
@@ -134,6 +136,8 @@ class Host:
         return roles[role]
 
     def _rl_method(self, spec: CallSpec) -> Callable[..., Any]:
+        if not self._rl_constructed:
+            raise WorkerStateError("Ray restarted this worker: its state is lost. Rebuild the group.")
         target = self._rl_target(spec.role)
         method = getattr(target, spec.method, None)
         if not callable(method):
@@ -172,7 +176,9 @@ class SyncHost(Host):
     """Host of a class without async methods: calls run one after the other."""
 
     def _rl_call(self, text: str, *args: Any, **kwargs: Any) -> Any:
-        spec = CallSpec.decode(text)
+        return self._rl_run(CallSpec.decode(text), args, kwargs)
+
+    def _rl_run(self, spec: CallSpec, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         method = self._rl_method(spec)
         arrived, named = incoming(args, kwargs, spec.private)
         return outgoing(spec, method(*arrived, **named))
@@ -182,7 +188,9 @@ class AsyncHost(Host):
     """Host of a class with async methods: these run concurrently, the others block the worker."""
 
     async def _rl_call(self, text: str, *args: Any, **kwargs: Any) -> Any:
-        spec = CallSpec.decode(text)
+        return await self._rl_run(CallSpec.decode(text), args, kwargs)
+
+    async def _rl_run(self, spec: CallSpec, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         method = self._rl_method(spec)
         arrived, named = incoming(args, kwargs, spec.private)
         result = method(*arrived, **named)
@@ -200,10 +208,35 @@ def has_async_methods(cls: type) -> bool:
     )
 
 
+def door(spec: CallSpec) -> str:
+    """Name of the actor method that makes the call `spec` and needs no argument to say so."""
+    return f"_rl_do_{len(spec.role)}{spec.role}_{spec.method}"
+
+
+def plain_spec(method: str, role: str, registration: Registration) -> CallSpec:
+    """The call that a registered method's door makes: its result is sent, alone."""
+    return CallSpec(method, role, private=not registration.read_only)
+
+
+def _door_function(spec: CallSpec, is_async: bool) -> Callable[..., Any]:
+    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return self._rl_run(spec, args, kwargs)
+
+    async def call_async(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return await self._rl_run(spec, args, kwargs)
+
+    return call_async if is_async else call
+
+
 def hosted(cls: type) -> type:
-    """The actor class for a user's class."""
+    """The actor class for a user's class. Each method has a door, for an argument costs Ray a quarter more."""
     base = AsyncHost if has_async_methods(cls) else SyncHost
-    return type(cls.__name__, (base, cls), {"__module__": cls.__module__, "__doc__": cls.__doc__})
+    members: dict[str, Any] = {"__module__": cls.__module__, "__doc__": cls.__doc__}
+    for role, player in {"": cls, **getattr(cls, "_rl_role_classes", {})}.items():
+        for method, registration in registered_methods(player).items():
+            spec = plain_spec(method, role, registration)
+            members[door(spec)] = _door_function(spec, base is AsyncHost)
+    return type(cls.__name__, (base, cls), members)
 
 
 def _redirect_output(path: str) -> None:

@@ -19,6 +19,7 @@ from rl_controller.errors import CallError, UnknownMethodError, WorkerMethodErro
 from rl_controller.host import CallSpec
 from rl_controller.init_args import ClassWithInitArgs
 from rl_controller.rank_info import RankInfo, environment
+from rl_controller.rendezvous import MasterSocket
 from rl_controller.worker import WorkerHelper
 from rl_controller.worker_group import WorkerGroup
 
@@ -64,7 +65,10 @@ class LocalWorkerGroup(WorkerGroup):
         """
         cls = ray_cls_with_init.worker_class
         worker: Any = object.__new__(cls)
-        worker._rl_rank_info = RankInfo(group=name_prefix, master_addr="127.0.0.1")
+        self._master = MasterSocket("127.0.0.1")  # for classes that call init_process_group("env://")
+        worker._rl_rank_info = RankInfo(
+            group=name_prefix, master_addr=self._master.host, master_port=self._master.port
+        )
         with environment(worker._rl_rank_info.as_env()):
             args, kwargs = sent((ray_cls_with_init.args, ray_cls_with_init.kwargs))
             worker.__init__(*args, **kwargs)
@@ -77,7 +81,7 @@ class LocalWorkerGroup(WorkerGroup):
 
     def _with_role(self, role: str, methods: dict[str, Registration]) -> LocalWorkerGroup:
         group = type(self).__new__(type(self))
-        group.worker = self.worker
+        group.worker, group._master = self.worker, self._master
         WorkerGroup.__init__(group, f"{self.name}.{role}", 1, role, methods)
         return group
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import ray
-from ray.exceptions import GetTimeoutError, RayActorError, RayTaskError
+from ray.exceptions import GetTimeoutError, RayActorError, RayError
 from ray.exceptions import ObjectLostError as RayObjectLostError
 
 from rl_controller.errors import (
@@ -53,7 +53,7 @@ class CallContext:
             values: list[Any] = ray.get(list(refs), timeout=fast)
         except GetTimeoutError:
             return self._gather_slowly(ranks, refs, None if limit is None else limit - fast)
-        except (RayTaskError, RayActorError, RayObjectLostError):
+        except RayError:
             return self._gather_slowly(ranks, refs, None if limit is None else limit)
         return values
 
@@ -149,7 +149,7 @@ def _failure(ref: ObjectRef[Any]) -> Exception | None:
     """What a finished call raised, or None."""
     try:
         ray.get(ref)
-    except (RayTaskError, RayActorError, RayObjectLostError) as error:
+    except RayError as error:
         return error
     return None
 

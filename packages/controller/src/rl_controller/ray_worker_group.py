@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -14,7 +15,7 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from rl_controller.batches import is_heavy
 from rl_controller.decorator import Registration, registered_methods
 from rl_controller.errors import CallError, DispatchError, PlacementTimeoutError, UnknownRoleError
-from rl_controller.host import REF_PREFIX, BoundPiece, CallSpec, Description, hosted
+from rl_controller.host import REF_PREFIX, BoundPiece, CallSpec, Description, door, hosted, plain_spec
 from rl_controller.init_args import RayClassWithInitArgs
 from rl_controller.rank_info import RankInfo
 from rl_controller.ray_calls import CallContext, CallReferences
@@ -208,6 +209,9 @@ class RayWorkerGroup(WorkerGroup):
         sent = [_as_sent(value, refs) for value in args]
         named = {key: _as_sent(value, refs) for key, value in kwargs.items()}
         named |= {f"{REF_PREFIX}{number}": ref for number, ref in enumerate(refs)}
+        registration = self._registered.get(spec.method)
+        if registration is not None and spec == plain_spec(spec.method, spec.role, registration):
+            return getattr(self.workers[rank], door(spec)).remote(*sent, **named)
         call = self.workers[rank]._rl_call
         if spec.head:
             call = call.options(num_returns=2)
@@ -273,6 +277,9 @@ class RayWorkerGroup(WorkerGroup):
                 f"group {self.name!r} was attached to, not started here: start it where it was made."
             )
         self._kill()
+        deadline = time.monotonic() + self._setup["start_timeout_s"]
+        while any(self.alive()) and time.monotonic() < deadline:  # until then their names are taken
+            time.sleep(0.05)
         return type(self)(**self._setup)
 
     def _kill(self) -> None:

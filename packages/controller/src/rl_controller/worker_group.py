@@ -140,30 +140,30 @@ class WorkerGroup(ABC):
 
     # --- by name ----------------------------------------------------------------------------------------
 
-    def execute_all_sync(self, method: str, *args: Any, **kwargs: Any) -> list[Any]:
+    def execute_all_sync(self, method: str, /, *args: Any, **kwargs: Any) -> list[Any]:
         """Call any method of every worker with the same arguments; the list of results."""
         outputs: list[Any] = self._call(method, _BROADCAST, *args, **kwargs)
         return outputs
 
-    def execute_all_async(self, method: str, *args: Any, **kwargs: Any) -> list[Any]:
+    def execute_all_async(self, method: str, /, *args: Any, **kwargs: Any) -> list[Any]:
         """The same without waiting: references, one per worker. Their `.get()` waits for all."""
         references: list[Any] = self._call(method, replace(_BROADCAST, blocking=False), *args, **kwargs)
         return references
 
-    def execute_rank_zero_sync(self, method: str, *args: Any, **kwargs: Any) -> Any:
+    def execute_rank_zero_sync(self, method: str, /, *args: Any, **kwargs: Any) -> Any:
         """Call any method of rank 0."""
         return self._call(method, replace(_BROADCAST, execute=Execute.RANK_ZERO), *args, **kwargs)
 
-    def execute_rank_zero_async(self, method: str, *args: Any, **kwargs: Any) -> Any:
+    def execute_rank_zero_async(self, method: str, /, *args: Any, **kwargs: Any) -> Any:
         """The same without waiting: one reference."""
         once = replace(_BROADCAST, execute=Execute.RANK_ZERO, blocking=False)
         return self._call(method, once, *args, **kwargs)[0]
 
-    def execute_all(self, method: str, *args: Any, **kwargs: Any) -> list[Any]:
+    def execute_all(self, method: str, /, *args: Any, **kwargs: Any) -> list[Any]:
         """The same as `execute_all_async`."""
         return self.execute_all_async(method, *args, **kwargs)
 
-    def execute_rank_zero(self, method: str, *args: Any, **kwargs: Any) -> Any:
+    def execute_rank_zero(self, method: str, /, *args: Any, **kwargs: Any) -> Any:
         """The same as `execute_rank_zero_async`."""
         return self.execute_rank_zero_async(method, *args, **kwargs)
 
