@@ -94,7 +94,9 @@ def planning() -> dict[str, float]:
 def main(side: str) -> None:
     """Measure everything for one side."""
     results: dict[str, float] = planning() if side == "ours" else {}
-    ray.init(num_cpus=12, object_store_memory=2800 * MB, include_dashboard=False, log_to_driver=False)
+    ray.init(
+        "local", num_cpus=12, object_store_memory=2800 * MB, include_dashboard=False, log_to_driver=False
+    )
     group = start(2)
     results |= round_trips(group, 2)
     results |= there_and_back(group, 64, 5) | there_and_back(group, 512, 3)

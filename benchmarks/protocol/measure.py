@@ -117,7 +117,7 @@ def main(side: str) -> None:
         results["import"] = import_seconds("rl_protocol", ["torch", "tensordict"])
     data_proto = importlib.import_module("rl_protocol" if side == "ours" else "verl.protocol").DataProto
     results |= views(data_proto)
-    ray.init(num_cpus=2, object_store_memory=1400 * MB, include_dashboard=False, log_to_driver=False)
+    ray.init("local", num_cpus=2, object_store_memory=1400 * MB, include_dashboard=False, log_to_driver=False)
     results |= store(data_proto)
     sys.stdout.write(json.dumps(results) + "\n")
 

@@ -18,7 +18,9 @@ def cluster() -> Iterator[None]:
     started = not ray.is_initialized()
     if started:
         os.environ.setdefault("RAY_AUTH_MODE", "disabled")
-        ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, object_store_memory=200 << 20)
+        ray.init(
+            "local", num_cpus=2, include_dashboard=False, log_to_driver=False, object_store_memory=200 << 20
+        )
     yield
     if started:
         ray.shutdown()

@@ -26,6 +26,7 @@ MB = 1 << 20
 def nodes() -> Iterator[Any]:
     """Three raylets on this machine that believe to have 8, 4 and 2 CPUs; the second has a resource `x`."""
     import ray
+    from ray._private.utils import reset_ray_address
     from ray.cluster_utils import Cluster
 
     cluster = Cluster(
@@ -34,6 +35,7 @@ def nodes() -> Iterator[Any]:
     )
     cluster.add_node(num_cpus=4, resources={"x": 4}, object_store_memory=100 * MB)
     cluster.add_node(num_cpus=2, object_store_memory=100 * MB)
+    reset_ray_address()  # or every ray.init() on this machine would join this cluster
     ray.init(address=cluster.address, log_to_driver=False, namespace="rl-tests")
     yield cluster
     ray.shutdown()

@@ -45,8 +45,13 @@ def _map_values(fn: Callable[[str, Any], Any], args: Sequence[Any], kwargs: dict
 
 
 def dispatch_one_to_all(group: WorkerGroup, *args: Any, **kwargs: Any) -> Spread:
-    """Every worker gets every value."""
-    return _map_values(lambda _, value: [value] * group.world_size, args, kwargs)
+    """Every worker gets every value, and all rows of a future."""
+
+    def spread(where: str, value: Any) -> Sequence[Any]:
+        whole = value.pieces(1)[0] if is_future(value) else value
+        return [whole] * group.world_size
+
+    return _map_values(spread, args, kwargs)
 
 
 def dispatch_all_to_all(group: WorkerGroup, *args: Any, **kwargs: Any) -> Spread:

@@ -229,7 +229,7 @@ def _door_function(spec: CallSpec, is_async: bool) -> Callable[..., Any]:
 
 
 def hosted(cls: type) -> type:
-    """The actor class for a user's class. Each method has a door, for an argument costs Ray a quarter more."""
+    """The actor class for a user's class. Each method has a door, an argument costs Ray a quarter more."""
     base = AsyncHost if has_async_methods(cls) else SyncHost
     members: dict[str, Any] = {"__module__": cls.__module__, "__doc__": cls.__doc__}
     for role, player in {"": cls, **getattr(cls, "_rl_role_classes", {})}.items():
