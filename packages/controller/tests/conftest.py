@@ -26,7 +26,7 @@ MB = 1 << 20
 def nodes() -> Iterator[Any]:
     """Three raylets on this machine that believe to have 8, 4 and 2 CPUs; the second has a resource `x`."""
     import ray
-    from ray._private.utils import reset_ray_address
+    from ray._common.utils import reset_ray_address
     from ray.cluster_utils import Cluster
 
     cluster = Cluster(

@@ -1,6 +1,6 @@
 """DataProto: the batch that moves between the controller and its workers."""
 
-from rl_protocol.data_proto import DataProto, DataProtoItem
+from rl_protocol.data_proto import DataProto
 from rl_protocol.equality import values_equal
 from rl_protocol.errors import (
     ColumnConflictError,
@@ -15,6 +15,7 @@ from rl_protocol.errors import (
     ShapeError,
 )
 from rl_protocol.future import DataProtoFuture
+from rl_protocol.item import DataProtoItem
 from rl_protocol.meta import LISTED_META_KEYS
 from rl_protocol.padding import pad_dataproto_to_divisor, unpad_dataproto
 from rl_protocol.pieces import Piece, Recipe

@@ -9,34 +9,24 @@ import numpy as np
 import torch
 from tensordict import TensorDict, TensorDictBase
 
+from rl_protocol.columns import as_column, check_tensor, rename_map
 from rl_protocol.combine import concat_columns, union_columns
 from rl_protocol.errors import (
     ColumnConflictError,
-    ColumnTypeError,
     MissingColumnError,
     RowIndexError,
     ShapeError,
 )
+from rl_protocol.item import DataProtoItem
 from rl_protocol.meta import concat_meta, pick_meta, union_meta
 from rl_protocol.rows import RowIndex, balanced_sizes, cut_rows, own, row_index, selected_rows, take_rows
 from rl_protocol.transfer import count_received, count_sent
-from rl_protocol.wire import Encoder, decode_column, encode_columns, object_array
+from rl_protocol.wire import Encoder, decode_column, encode_columns
 
 if TYPE_CHECKING:
     import os
 
 ObjectArray = np.ndarray[Any, Any]
-
-
-class DataProtoItem:
-    """One row of a batch: what `batch[3]` gives."""
-
-    def __init__(
-        self, batch: TensorDict | None, non_tensor_batch: dict[str, Any], meta_info: dict[str, Any]
-    ) -> None:
-        self.batch = batch
-        self.non_tensor_batch = non_tensor_batch
-        self.meta_info = meta_info
 
 
 class DataProto:
@@ -68,7 +58,7 @@ class DataProto:
             ShapeError: a column has another number of rows.
         """
         self.batch = None if batch is None else TensorDict(dict(batch.items()), batch_size=batch.batch_size)
-        self.non_tensor_batch = {k: _as_column(k, v) for k, v in (non_tensor_batch or {}).items()}
+        self.non_tensor_batch = {k: as_column(k, v) for k, v in (non_tensor_batch or {}).items()}
         self.meta_info = dict(meta_info or {})
         self.check_consistency()
 
@@ -85,7 +75,7 @@ class DataProto:
         if not tensors:
             return cls(None, non_tensors, meta_info)
         for name, tensor in tensors.items():
-            _check_tensor(name, tensor)
+            check_tensor(name, tensor)
         rows = {name: int(tensor.shape[0]) for name, tensor in tensors.items()}
         if len(set(rows.values())) > 1:
             raise ShapeError(f"tensor columns must have the same number of rows, got {rows}.")
@@ -394,26 +384,15 @@ class DataProto:
 
     def fold_batch_dim(self, new_batch_size: int) -> DataProto:
         """Rows `[B, ...]` to `[new_batch_size, B / new_batch_size, ...]`: consecutive rows become one."""
-        rows = len(self)
-        if new_batch_size < 1 or rows % new_batch_size:
-            raise ShapeError(f"cannot fold {rows} rows into {new_batch_size}: it must divide them.")
-        inner = rows // new_batch_size
-        tensors = {k: v.reshape(new_batch_size, inner, *v.shape[1:]) for k, v in self._tensors().items()}
-        objects = {
-            k: v.reshape(new_batch_size, inner, *v.shape[1:]) for k, v in self.non_tensor_batch.items()
-        }
-        return self._of(None if self.batch is None else tensors, objects, self.meta_info, new_batch_size)
+        from rl_protocol.folding import fold
+
+        return fold(self, new_batch_size)
 
     def unfold_batch_dim(self, batch_dims: int = 2) -> DataProto:
         """The inverse of `fold_batch_dim`: the first `batch_dims` axes become the row axis."""
-        columns = [*self._tensors().items(), *self.non_tensor_batch.items()]
-        thin = [name for name, column in columns if column.ndim < batch_dims]
-        if batch_dims < 1 or thin:
-            raise ShapeError(f"cannot unfold {batch_dims} axes: columns {thin} have fewer.")
-        rows = int(np.prod(columns[0][1].shape[:batch_dims])) if columns else 0
-        tensors = {k: v.reshape(rows, *v.shape[batch_dims:]) for k, v in self._tensors().items()}
-        objects = {k: v.reshape(rows, *v.shape[batch_dims:]) for k, v in self.non_tensor_batch.items()}
-        return self._of(None if self.batch is None else tensors, objects, self.meta_info, rows)
+        from rl_protocol.folding import unfold
+
+        return unfold(self, batch_dims)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write a folder of safetensors and JSON; it appears whole or not at all."""
@@ -449,45 +428,3 @@ def _rebuild(
     made = DataProto._of(None, objects, meta, 0)
     made.batch = None if columns is None else TensorDict(columns, batch_size=list(shape))
     return made
-
-
-def _as_column(name: str, values: Any) -> ObjectArray:
-    if isinstance(values, np.ndarray):
-        if values.ndim < 1:
-            raise ShapeError(f"object column {name!r} is a scalar; it needs one entry per row.")
-        return values
-    if isinstance(values, list | tuple):
-        return object_array(list(values))
-    raise ColumnTypeError(
-        f"object column {name!r} is a {type(values).__name__}; give a numpy array or a list."
-    )
-
-
-def _check_tensor(name: str, tensor: Any) -> None:
-    if not isinstance(tensor, torch.Tensor | TensorDictBase):
-        raise ColumnTypeError(
-            f"column {name!r} is a {type(tensor).__name__}, not a tensor: put it among the non_tensors."
-        )
-    if tensor.ndim < 1:
-        raise ShapeError(f"tensor column {name!r} is a scalar; it needs a row axis.")
-
-
-def rename_map(
-    old_keys: str | Sequence[str], new_keys: str | Sequence[str], present: Sequence[str]
-) -> dict[str, str]:
-    """Check a renaming against the columns that are there and return it as old -> new."""
-    old = [old_keys] if isinstance(old_keys, str) else list(old_keys)
-    new = [new_keys] if isinstance(new_keys, str) else list(new_keys)
-    if len(old) != len(new) or len(set(old)) != len(old):
-        raise ColumnConflictError(
-            f"rename needs one new name for each distinct old one, got {old} and {new}."
-        )
-    missing = [key for key in old if key not in present]
-    if missing:
-        raise MissingColumnError(f"no columns {missing} to rename; the batch holds {sorted(present)}.")
-    mapping = dict(zip(old, new, strict=True))
-    result = [mapping.get(key, key) for key in present]
-    twice = sorted({key for key in result if result.count(key) > 1})
-    if twice:
-        raise ColumnConflictError(f"renaming {old} to {new} would give two columns the name {twice}.")
-    return mapping

@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from rl_protocol.data_proto import DataProto, rename_map
+from rl_protocol.columns import rename_map
+from rl_protocol.data_proto import DataProto
 from rl_protocol.errors import FutureError, MissingColumnError, ShapeError
 from rl_protocol.meta import pick_meta
 from rl_protocol.pieces import Piece, Recipe, Source
