@@ -36,7 +36,9 @@ def make_prompts(tokenizer: Any, prompts: int, group: int) -> DataProto:
 
 
 def time_vllm(model: str, prompts: DataProto, tokens: int, repeats: int, ignore_eos: bool) -> list[float]:
-    """Seconds of each pass; prefixes are forgotten in between, as after a weight update."""
+    """CPU seconds of each pass: with one thread, the wall time of a quiet machine.
+
+    Prefixes are forgotten in between, as after a weight update."""
     config = RolloutConfig(
         name="vllm", load_format="auto", prompt_length=prompts.batch["input_ids"].shape[1],
         response_length=tokens, max_num_seqs=len(prompts),
@@ -46,27 +48,27 @@ def time_vllm(model: str, prompts: DataProto, tokens: int, repeats: int, ignore_
     times = []
     for _ in range(repeats):
         rollout.llm.reset_prefix_cache()
-        started = time.perf_counter()
+        started = time.process_time()
         rollout.generate_sequences(prompts)
-        times.append(time.perf_counter() - started)
+        times.append(time.process_time() - started)
     return times
 
 
 def time_transformers(
     model: str, prompts: DataProto, tokens: int, repeats: int, ignore_eos: bool
 ) -> list[float]:
-    """Seconds of each pass of `generate` with scores, which log-probs need."""
+    """CPU seconds of each pass of `generate`."""
     loaded: Any = AutoModelForCausalLM.from_pretrained(model, dtype=torch.bfloat16).eval()
     options: dict[str, Any] = {"min_new_tokens": tokens} if ignore_eos else {}
     times = []
     for _ in range(repeats):
-        started = time.perf_counter()
+        started = time.process_time()
         with torch.inference_mode():
             loaded.generate(
                 prompts.batch["input_ids"], attention_mask=prompts.batch["attention_mask"], do_sample=True,
                 max_new_tokens=tokens, top_k=0, top_p=1.0, temperature=1.0, **options,
             )  # fmt: skip
-        times.append(time.perf_counter() - started)
+        times.append(time.process_time() - started)
     return times
 
 

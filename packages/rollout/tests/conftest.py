@@ -34,6 +34,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(skip)
 
 
+_built: list[vLLMRollout] = []
+
+
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    """Close the shared engines when this folder's tests are over: other packages' want their own groups."""
+    if nextitem is None or not nextitem.path.is_relative_to(_TESTS):
+        while _built:
+            _built.pop().close()
+
+
 @pytest.fixture(scope="session", params=["tied", "untied"])
 def model_path(request: pytest.FixtureRequest, models: dict[str, str]) -> str:
     return models[request.param]
@@ -67,7 +77,7 @@ def prompts() -> DataProto:
 
 
 @pytest.fixture(scope="session")
-def engines(models: dict[str, str]) -> Iterator[dict[str, vLLMRollout]]:
+def engines(models: dict[str, str]) -> dict[str, vLLMRollout]:
     """A float32 vLLM engine on each tiny model, with the checkpoint's weights."""
     pytest.importorskip("vllm")
     built = {
@@ -79,9 +89,8 @@ def engines(models: dict[str, str]) -> Iterator[dict[str, vLLMRollout]]:
         )
         for name, path in models.items()
     }
-    yield built
-    for engine in built.values():
-        engine.close()
+    _built.extend(built.values())
+    return built
 
 
 @pytest.fixture(params=["tied", "untied"])

@@ -128,6 +128,15 @@ def test_stop_strings_end_a_response_and_stay_in_it(engine: vLLMRollout, tokeniz
     assert int(out.batch["responses"][0, n - 1]) == third
 
 
+def test_a_refused_request_does_not_haunt_the_next_batch(engine: vLLMRollout) -> None:
+    prompts = make_prompts([3, 4, 5])
+    prompts.batch["input_ids"][1, -1] = 100_000  # not in the vocabulary
+    with pytest.raises(Exception, match="out of vocabulary"):
+        engine.generate_sequences(prompts)
+    assert not engine.llm.llm_engine.has_unfinished_requests()
+    assert len(engine.generate_sequences(make_prompts([3]))) == 1
+
+
 def test_no_rows_give_no_rows(engine: vLLMRollout) -> None:
     assert len(engine.generate_sequences(make_prompts([]))) == 0
 

@@ -8,6 +8,7 @@ from rl_rollout.agent_loop import (
     Transcript,
     run_agent_loop,
 )
+from rl_rollout.agent_loops import build_agent_loop
 from rl_rollout.base import BaseRollout, build_rollout, register_rollout, registered_rollouts, resolve_name
 from rl_rollout.config import RolloutConfig, SamplingConfig
 from rl_rollout.engine_env import check_engine_env, engine_env
@@ -63,6 +64,7 @@ __all__ = [
     "Transcript",
     "UnknownRolloutError",
     "WeightSender",
+    "build_agent_loop",
     "build_rollout",
     "check_engine_env",
     "check_logprob_space",

@@ -112,6 +112,11 @@ class RolloutConfig:
     """Rows per forward in the transformers engine; fixed so that a row's bits don't depend on its batch."""
     trust_remote_code: bool = False
     """Let a checkpoint bring its own model code."""
+    agent_loop: str = ""
+    """What happens in a row: "" one generation, "tool" turns with a calculator and Python, or
+    `package.module:function`, called with (config, tokenizer) to give an `AgentLoop`."""
+    max_turns: int = 4
+    """Most turns of the policy in a tool loop."""
     val: SamplingConfig = field(default_factory=greedy_sampling)
     """Sampling of validation."""
 

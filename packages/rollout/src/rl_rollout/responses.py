@@ -60,7 +60,8 @@ def to_batch(
     """
     if prompts.batch is None:
         raise RolloutDataError("prompts have no tensors")
-    prompt_ids, prompt_mask = prompts.batch["input_ids"], prompts.batch["attention_mask"].long()
+    device = prompts.batch["input_ids"].device
+    prompt_ids, prompt_mask = prompts.batch["input_ids"].cpu(), prompts.batch["attention_mask"].cpu().long()
     lengths = torch.tensor([len(c.token_ids) for c in completions], dtype=torch.long)
     if completions and int(lengths.max()) > response_length:
         raise RolloutDataError(
@@ -72,7 +73,7 @@ def to_batch(
     )
     responses = pad_right([c.token_ids for c in completions], response_length, pad_id, torch.long)
     log_probs = pad_right([c.log_probs for c in completions], response_length, 0.0, torch.float32)
-    return DataProto.from_dict(
+    batch = DataProto.from_dict(
         tensors={
             "prompts": prompt_ids,
             "responses": responses,
@@ -84,6 +85,7 @@ def to_batch(
         },
         non_tensors={"finish_reason": [c.finish_reason for c in completions]},
     )
+    return batch if device.type == "cpu" else batch.to(device)
 
 
 def row_samplings(prompts: DataProto, default: SamplingConfig) -> list[SamplingConfig]:

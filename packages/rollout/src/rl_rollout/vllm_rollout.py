@@ -63,13 +63,15 @@ class vLLMRollout(BaseRollout):  # noqa: N801 - the name users know
 
     def generate(self, requests: Sequence[GenerationRequest]) -> list[Completion]:
         """See `BaseRollout.generate`."""
-        keys = [self.add_request(request) for request in requests]
+        keys: list[str] = []
         done: dict[str, Completion] = {}
         try:
+            for request in requests:
+                keys.append(self.add_request(request))
             while len(done) < len(keys):
                 done.update(self.step())
         except BaseException:
-            self.llm.llm_engine.abort_request(keys)  # a failed call must not haunt the next one
+            self.abort(keys)  # a failed call must not haunt the next one
             raise
         return [done[key] for key in keys]
 
