@@ -1,10 +1,10 @@
 # ruff: noqa: E402  (the environment comes before torch; a benchmark prints)
-"""Log-probabilities and entropies, chunked against plain: 4,096 tokens x 49,152 words x 576, forward and backward.
+"""Log-probabilities and entropies, chunked against plain: 4,096 tokens x 576 to 49,152 words and back.
 
     python benchmarks/workers/log_probs.py [--dtype float32] [--repeat 2]
 
-Each form runs in a process of its own, one thread; the peak is the process's largest resident size beyond what
-it held with the inputs.
+Each form runs in a process of its own, one thread; the peak is the process's largest resident size beyond
+what it held with the inputs.
 """
 
 from __future__ import annotations
@@ -70,9 +70,8 @@ def main() -> None:
         found[form] = out.get()
         process.join()
         seconds, wall, peak, total, norm = found[form]
-        print(
-            f"{form:8s} {seconds:6.2f} CPU s ({wall:.2f} s)  peak {peak:6.0f} MB  sum {total:.4f} gradient {norm:.4f}"
-        )
+        print(f"{form:8s} {seconds:6.2f} CPU s ({wall:.2f} s)  peak {peak:6.0f} MB", end="  ")
+        print(f"sum {total:.4f} gradient {norm:.4f}")
     plain_, chunked = found["plain"], found["chunked"]
     print(f"memory 1/{plain_[2] / chunked[2]:.1f}, time {chunked[0] / plain_[0]:.2f}x")
 

@@ -34,6 +34,7 @@ from transformers import AutoModelForCausalLM
 from rl_protocol import DataProto
 from rl_workers import ActorConfig, FSDPConfig, FSDPEngine, ModelConfig, OptimConfig
 from rl_workers.engine_worker import cut_micro_batches
+from rl_workers.host_memory import keep_freed_memory
 from rl_workers.layout import build_layout
 from rl_workers.loading import build_on_meta, nothing_new
 from rl_workers.models import PolicyModel
@@ -76,6 +77,7 @@ def make_rows(vocab: int, seed: int) -> dict[str, torch.Tensor]:
 def run_rank(rank: int, args: argparse.Namespace, store: str) -> None:
     """Build the engine, warm up, time the steps, profile one."""
     torch.set_num_threads(1)
+    keep_freed_memory()
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=args.ranks)
     model = ModelConfig(
         path=args.model, use_remove_padding=args.form != "padded", share_prompts=args.form == "shared"

@@ -103,3 +103,16 @@ def test_the_whole_of_the_logits_never_exists(dtype: torch.dtype) -> None:
         )
         (lp.sum() + ent.sum()).backward()
     assert largest <= chunk * vocab
+
+
+def test_many_chunks_in_bf16_add_up_in_float32() -> None:
+    g = torch.Generator().manual_seed(0)
+    hidden = torch.randn(64, 8, generator=g).bfloat16().requires_grad_()
+    weight = torch.randn(30, 8, generator=g).bfloat16().requires_grad_()
+    labels = torch.randint(0, 30, (64,), generator=g)
+    wide_h, wide_w = (x.detach().double().requires_grad_() for x in (hidden, weight))
+    linear_log_probs(hidden, weight, labels, chunk=4)[0].sum().backward()
+    plain(wide_h, wide_w, labels, None, LogitForm())[0].sum().backward()
+    assert hidden.grad is not None and weight.grad is not None
+    assert hidden.grad.dtype == weight.grad.dtype == torch.bfloat16
+    assert (weight.grad - wide_w.grad).norm() < 0.02 * wide_w.grad.norm()  # type: ignore[operator,union-attr]

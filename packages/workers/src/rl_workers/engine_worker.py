@@ -14,6 +14,7 @@ from rl_protocol import DataProto
 from rl_workers.config import ModelConfig
 from rl_workers.engine import FSDPEngine
 from rl_workers.errors import BatchError, WorkerStateError
+from rl_workers.host_memory import keep_freed_memory
 from rl_workers.layout import Layout, backend_for, build_layout, resolve_device
 from rl_workers.micro_batches import plan_micro_batches
 from rl_workers.packing import PackedBatch, pack_rows, pad_rows, tabulate_rows
@@ -30,6 +31,8 @@ class EngineWorker(Worker):
         found = resolve_device(device, self.local_rank)
         if found.type == "cuda":
             torch.cuda.set_device(found)
+        else:
+            keep_freed_memory()
         self.init_process_group(backend_for(found))
         layout = build_layout(found, fsdp_size, sp_size)
         self._register_dispatch_collect_info(mesh_name, layout.dp_rank, layout.is_collect)

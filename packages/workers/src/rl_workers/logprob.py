@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-DEFAULT_CHUNK = 512
+DEFAULT_CHUNK = 1024
 _BLOCK_ELEMENTS = 1 << 18  # 1 MB in float32
 
 
@@ -135,7 +135,7 @@ class _LinearLogProbs(torch.autograd.Function):
         form, _, with_entropy, chunk = ctx.options
         g_logp, g_entropy = grads
         d_hidden = torch.empty_like(hidden)
-        d_weight = _float_zeros(weight) if ctx.needs_input_grad[1] else None
+        d_weight: Tensor | None = None
         d_bias = _float_zeros(bias) if bias is not None and ctx.needs_input_grad[2] else None
         raw, ctx.kept = ctx.kept, None
         for part in reversed(_chunks(hidden.shape[0], chunk)):
@@ -151,12 +151,14 @@ class _LinearLogProbs(torch.autograd.Function):
                 if d_bias is not None:
                     d_bias.add_(grad.sum(0))
             d_hidden[part] = raw @ weight
-            if d_weight is not None:
-                _accumulate_outer(d_weight, raw, hidden[part])
+            if ctx.needs_input_grad[1]:
+                d_weight = _add_outer(d_weight, raw, hidden[part], last=part.start == 0)
             raw = None
+        if d_weight is None and ctx.needs_input_grad[1]:
+            d_weight = torch.zeros_like(weight)
         return (
             d_hidden,
-            None if d_weight is None else d_weight.to(weight.dtype),
+            d_weight,
             None if d_bias is None else d_bias.to(bias.dtype),
             None,
             None,
@@ -179,12 +181,14 @@ def _float_zeros(like: Tensor) -> Tensor:
     return torch.zeros(like.shape, dtype=torch.float32, device=like.device)
 
 
-def _accumulate_outer(total: Tensor, left: Tensor, right: Tensor) -> None:
-    """``total += left^T right`` with ``total`` in float32."""
+def _add_outer(total: Tensor | None, left: Tensor, right: Tensor, *, last: bool) -> Tensor:
+    """``total + left^T right``, summed in float32; with the last chunk, in the inputs' dtype."""
     if left.dtype == torch.float32:
-        total.addmm_(left.t(), right)
-    else:
-        total.add_(left.t() @ right)
+        return left.t() @ right if total is None else total.addmm_(left.t(), right)
+    product = left.t() @ right
+    if total is not None:
+        product = total.add_(product)
+    return product.to(left.dtype) if last else product.float()
 
 
 def _logit_grad(
