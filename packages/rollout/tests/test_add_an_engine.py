@@ -7,7 +7,8 @@ import torch
 from rollout_models import engine_config, make_prompts
 from toy_engine import BLOCKS, ToyRollout
 
-from rl_rollout import EngineStateError, build_rollout, registered_rollouts
+from rl_protocol import DataProto
+from rl_rollout import EngineStateError, SamplingConfig, build_rollout, registered_rollouts
 
 
 def test_the_pages_engine_is_built_by_name_and_answers() -> None:
@@ -42,3 +43,13 @@ def test_limits_are_resolved_before_the_engine_sees_a_row() -> None:
     assert out.batch["response_mask"].sum(-1).tolist() == [3, 2, 0]
     assert out.non_tensor_batch["finish_reason"].tolist() == ["stop", "length", "empty"]
     assert len(rollout.seen) == 2
+
+
+def test_every_shard_declares_the_same_log_prob_space() -> None:
+    rollout: ToyRollout = build_rollout(engine_config(name="toy", temperature=0.7), "no/checkpoint")
+    own = [SamplingConfig(), SamplingConfig(temperature=0.5), SamplingConfig()]
+    for batch in (make_prompts([4, 2, 3]), make_prompts([4, 2, 3], sampling=own)):
+        shards = [rollout.generate_sequences(shard) for shard in batch.chunk(4)]  # the last has no rows
+        assert len(DataProto.concat(shards)) == 3
+    assert shards[0].meta_info["logprob_space"]["temperature"] == -1
+    assert rollout.generate_sequences(make_prompts([])).meta_info["logprob_space"]["temperature"] == 0.7

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from rl_rollout import RolloutConfig, RolloutConfigError, SingleTurnLoop, ToolLoop, build_agent_loop
 
 

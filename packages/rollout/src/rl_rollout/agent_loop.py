@@ -167,7 +167,7 @@ def run_agent_loop(
     ]
     errors = asyncio.run(_run_rows(engine, loop, transcripts, rows, row_timeout_s))
     batch = _collect(rollout, prompts, transcripts, errors)
-    batch.meta_info["logprob_space"] = declare_space(samplings, rollout.config.dtype)
+    batch.meta_info["logprob_space"] = declare_space(prompts, rollout.config.sampling(), rollout.config.dtype)
     batch.meta_info["metrics"] = {"agent/failed_rows/sum": sum(map(bool, errors))}
     return batch
 

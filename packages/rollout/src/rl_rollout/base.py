@@ -61,9 +61,8 @@ class BaseRollout(ABC):
         seeds = row_seeds(prompts) or self.derive_seeds(samplings)
         completions = self.complete(rows, samplings, seeds)
         result = to_batch(prompts, completions, self.config.response_length, self.pad_id)
-        result.meta_info["logprob_space"] = declare_space(
-            samplings or [prompts.meta_info.get("sampling", self.config.sampling())], self.config.dtype
-        )
+        space = declare_space(prompts, self.config.sampling(), self.config.dtype)
+        result.meta_info["logprob_space"] = space
         return result
 
     def complete(
@@ -150,10 +149,14 @@ class BaseRollout(ABC):
         ]
 
 
-def declare_space(samplings: Sequence[SamplingConfig], dtype: str) -> dict[str, Any]:
-    """The space of a batch's log-probs; a value is -1 where rows differ."""
-    spaces = {(s.logprob_temperature, *((1.0, -1) if s.greedy else (s.top_p, s.top_k))) for s in samplings}
-    temperature, top_p, top_k = next(iter(spaces)) if len(spaces) == 1 else (-1.0, -1.0, -1)
+def declare_space(prompts: DataProto, default: SamplingConfig, dtype: str) -> dict[str, Any]:
+    """The space of a batch's log-probs. Every shard of a batch says the same, one without rows too: where
+    rows have samplings of their own, the values are -1."""
+    temperature, top_p, top_k = -1.0, -1.0, -1
+    if "sampling" not in prompts.non_tensor_batch:
+        sampling = prompts.meta_info.get("sampling", default)
+        temperature = sampling.logprob_temperature
+        top_p, top_k = (1.0, -1) if sampling.greedy else (sampling.top_p, sampling.top_k)
     return {"temperature": temperature, "top_p": top_p, "top_k": top_k, "dtype": dtype}
 
 

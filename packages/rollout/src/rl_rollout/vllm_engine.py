@@ -55,14 +55,14 @@ def create_engine(
     from vllm import LLM
 
     had_group = dist.is_initialized()
-    shm_name = _agree_on_name() if world > 1 else ""
+    shm_name = _agree_on_name() if world > 1 and device.type == "cpu" else ""
     arguments = engine_arguments(config, model_path, model_config, device, with_tokenizer)
     if world > 1:
-        arguments |= _launcher_arguments(device, shm_name)
+        arguments |= _launcher_arguments(shm_name)
     with _preserved_process_state(), _rank_variables():
         llm = LLM(**arguments)
     _disarm_finalizer(llm)
-    if shm_name and device.type == "cpu":
+    if shm_name:
         _unlink_shared_memory(shm_name)
     _live_engines.append(config.tensor_model_parallel_size)
     return EngineHandle(llm, config.tensor_model_parallel_size, dist.is_initialized() and not had_group)
@@ -203,9 +203,9 @@ def _agree_on_name() -> str:
     return box[0]
 
 
-def _launcher_arguments(device: torch.device, shm_name: str) -> dict[str, Any]:
+def _launcher_arguments(shm_name: str) -> dict[str, Any]:
     arguments: dict[str, Any] = {"distributed_executor_backend": "external_launcher"}
-    if device.type == "cpu":
+    if shm_name:
         arguments["worker_cls"] = "rl_rollout.vllm_cpu_worker.NamedMemoryCPUWorker"
         arguments["additional_config"] = {"rl_rollout_shm_name": shm_name}
     return arguments
