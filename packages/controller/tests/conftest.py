@@ -24,14 +24,19 @@ MB = 1 << 20
 
 @pytest.fixture(scope="session")
 def nodes() -> Iterator[Any]:
-    """Three raylets on this machine that believe to have 8, 4 and 2 CPUs; the second has a resource `x`."""
+    """Three raylets here that believe to have 10, 4 and 2 CPUs, and resources `main` and `x`."""
     import ray
     from ray._common.utils import reset_ray_address
     from ray.cluster_utils import Cluster
 
     cluster = Cluster(
         initialize_head=True,
-        head_node_args={"num_cpus": 8, "object_store_memory": 300 * MB, "include_dashboard": False},
+        head_node_args={
+            "num_cpus": 10,
+            "resources": {"main": 100},
+            "object_store_memory": 300 * MB,
+            "include_dashboard": False,
+        },
     )
     cluster.add_node(num_cpus=4, resources={"x": 4}, object_store_memory=100 * MB)
     cluster.add_node(num_cpus=2, object_store_memory=100 * MB)
@@ -49,10 +54,10 @@ def cluster(nodes: Any) -> None:
 
 @pytest.fixture(scope="session")
 def pool(cluster: None) -> Iterator[Any]:
-    """Two slots that many groups share."""
+    """Two slots of the first node that many groups share."""
     from rl_controller import RayResourcePool
 
-    pool = RayResourcePool([2], use_gpu=False, max_colocate_count=20)
+    pool = RayResourcePool([2], use_gpu=False, resources_per_slot={"main": 1}, max_colocate_count=20)
     yield pool
     pool.release()
 

@@ -91,7 +91,7 @@ def test_a_blocking_call_ends_with_its_time(pool: Any) -> None:
 
 def test_more_than_the_cluster_has_is_refused_in_time(cluster: None) -> None:
     begin = time.monotonic()
-    with pytest.raises(PlacementTimeoutError, match=r"\[500\] slots.*'CPU': 1.0.*within 1.0 s.*'CPU': 8.0"):
+    with pytest.raises(PlacementTimeoutError, match=r"\[500\] slots.*'CPU': 1.0.*within 1.0 s.*'CPU': 10.0"):
         lab(RayResourcePool([500], use_gpu=False, timeout_s=1.0))
     with pytest.raises(PlacementTimeoutError, match=r"'GPU': 1.0.*free now"):
         RayResourcePool([1], use_gpu=True, timeout_s=0.5).get_placement_groups()
@@ -121,3 +121,23 @@ def _eventually(condition: Any, seconds: float = 10) -> bool:
             return True
         time.sleep(0.1)
     return bool(condition())
+
+
+def test_a_worker_that_ray_restarted_says_that_its_state_is_lost(pool: Any) -> None:
+    init = RayClassWithInitArgs(Lab, base=0)
+    init.update_options({"max_restarts": 1})
+    group = RayWorkerGroup(pool, init, grace_s=1.0)
+    with pytest.raises(WorkerDiedError):
+        group.die(rank=1)
+
+    def lost() -> bool:
+        try:
+            group.place()
+        except WorkerDiedError:  # not back yet
+            return False
+        except WorkerMethodError as error:
+            return "its state is lost" in str(error)
+        return False
+
+    assert _eventually(lost, 40)
+    group.shutdown()

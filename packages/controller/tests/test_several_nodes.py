@@ -13,6 +13,7 @@ from lab_workers import Lab, Quiet
 from rl_controller import (
     FusedWorker,
     PlacementTimeoutError,
+    PoolError,
     RayClassWithInitArgs,
     RayResourcePool,
     RayWorkerGroup,
@@ -32,20 +33,20 @@ def rows(count: int) -> DataProto:
 
 
 def test_each_placement_group_is_one_node_and_ranks_follow_the_pool(nodes: Any) -> None:
-    pool = RayResourcePool([2, 4, 6], use_gpu=False, timeout_s=30)
+    pool = RayResourcePool([2, 4, 8], use_gpu=False, timeout_s=60)
     group = lab(pool)
     by_rank = group.nodes
     assert len(set(by_rank[:2])) == len(set(by_rank[2:6])) == len(set(by_rank[6:])) == 1
     assert len(set(by_rank)) == 3
     cpus = {node["NodeID"]: node["Resources"].get("CPU") for node in ray.nodes() if node["Alive"]}
-    assert [cpus[by_rank[rank]] for rank in (0, 2, 6)] == [2, 4, 8]
+    assert [cpus[by_rank[rank]] for rank in (0, 2, 6)] == [2, 4, 10]
     assert [place[2] for place in group.place()] == pool.local_ranks()
     group.shutdown()
     assert not pool.is_reserved
 
 
 def test_rendezvous_and_batches_across_nodes(nodes: Any) -> None:
-    pool = RayResourcePool([2, 4], use_gpu=False, cpus_per_slot=1, timeout_s=30)
+    pool = RayResourcePool([2, 4], use_gpu=False, resources_per_slot={"main": 1})
     parts = pool.split([2, 2, 2])
     far = lab(RayResourcePool([2], use_gpu=False, resources_per_slot={"x": 1}))
     near = lab(parts[0])
@@ -84,14 +85,28 @@ def test_a_custom_resource_is_applied(nodes: Any) -> None:
     init = RayClassWithInitArgs(Quiet)
     init.set_additional_resource({"x": 1})
     pool = RayResourcePool([2], use_gpu=False, resources_per_slot={"x": 2}, max_colocate_count=2)
-    free = ray.available_resources().get("x")
     group = RayWorkerGroup(pool, init)
     x_nodes = {node["NodeID"] for node in ray.nodes() if "x" in node["Resources"]}
-    assert set(group.nodes) <= x_nodes and ray.available_resources().get("x", 0) == free - 4
+    assert set(group.nodes) <= x_nodes
+    bundles = pool.get_placement_groups()[0].bundle_specs
+    assert [bundle["x"] for bundle in bundles] == [2, 2]
     crowd = RayClassWithInitArgs(Quiet)
     crowd.set_additional_resource({"x": 2})
     with pytest.raises(PlacementTimeoutError):
         RayWorkerGroup(pool, crowd, start_timeout_s=3)
+    with pytest.raises(PoolError, match=r"ask for \{'x': 3\}.*'x': 2"):
+        crowd.set_additional_resource({"x": 3})
+        RayWorkerGroup(pool, crowd)
+    group.shutdown()
+
+
+def test_a_pool_makes_room_for_what_its_first_group_asks_for(nodes: Any) -> None:
+    init = RayClassWithInitArgs(Quiet)
+    init.set_additional_resource({"x": 1})
+    pool = RayResourcePool([1], use_gpu=False)
+    group = RayWorkerGroup(pool, init)
+    assert pool.get_placement_groups()[0].bundle_specs[0]["x"] == 1
+    assert group.nodes[0] in {node["NodeID"] for node in ray.nodes() if "x" in node["Resources"]}
     group.shutdown()
 
 

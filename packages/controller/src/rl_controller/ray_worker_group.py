@@ -77,6 +77,7 @@ class RayWorkerGroup(WorkerGroup):
         self.nodes: list[str] = []
         self.workers: list[Any] = []
         name = name_prefix or f"{ray_cls_with_init.worker_class.__name__}-{uuid.uuid4().hex[:8]}"
+        resource_pool.require(ray_cls_with_init.resources)
         slots = resource_pool.slots()
         super().__init__(name, len(slots), "", registered_methods(ray_cls_with_init.worker_class))
         self._start(slots)

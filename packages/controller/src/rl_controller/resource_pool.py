@@ -93,7 +93,26 @@ class RayResourcePool(ResourcePool):
         self.cpus_per_slot = cpus_per_slot
         self.resources_per_slot = dict(resources_per_slot or {})
         self.timeout_s = timeout_s
+        self._required: dict[str, float] = {}
         self._groups: list[Any] | None = None
+
+    def require(self, resources: dict[str, float]) -> None:
+        """Make room in each slot for custom resources that one group's workers ask for.
+
+        Raises:
+            PoolError: the pool is reserved already, without them.
+        """
+        if not self.is_reserved:
+            for name, amount in resources.items():
+                self._required[name] = self._required.get(name, 0) + amount
+            return
+        bundle = self.bundle()
+        lacking = {name: amount for name, amount in resources.items() if bundle.get(name, 0) < amount}
+        if lacking:
+            raise PoolError(
+                f"workers ask for {lacking}, but the slots of pool {self.name_prefix!r} are reserved with "
+                f"{bundle}. Give the pool resources_per_slot, or start the group that asks for them first."
+            )
 
     def wants_gpu(self) -> bool:
         """Whether slots hold a GPU, found out from the cluster where it was left open."""
@@ -105,7 +124,8 @@ class RayResourcePool(ResourcePool):
     def bundle(self) -> dict[str, float]:
         """The resources of one slot."""
         gpu = {"GPU": 1.0} if self.wants_gpu() else {}
-        return {"CPU": float(self.cpus_per_slot), **gpu, **self.resources_per_slot}
+        required = {k: max(v, self.resources_per_slot.get(k, 0)) for k, v in self._required.items()}
+        return {"CPU": float(self.cpus_per_slot), **gpu, **self.resources_per_slot, **required}
 
     def get_placement_groups(self, timeout_s: float | None = None) -> list[Any]:
         """The placement groups, one per node; made and waited for the first time.
@@ -176,6 +196,7 @@ class RayResourcePool(ResourcePool):
         for group in self._groups or ():
             remove_placement_group(group)
         self._groups = None
+        self._required = {}
 
     def split(self, sizes: Sequence[int] | int) -> list[SubResourcePool]:
         """Consecutive sub-pools of the given sizes, or of one size; they must use up the pool."""
@@ -204,6 +225,11 @@ class SubResourcePool(RayResourcePool):
             resources_per_slot=first.resources_per_slot,
             timeout_s=first.timeout_s,
         )
+
+    def require(self, resources: dict[str, float]) -> None:
+        """As the pools it is part of: their slots are all alike."""
+        for pool in {id(pool): pool for pool, _, _ in self._parts}.values():
+            pool.require(resources)
 
     def wants_gpu(self) -> bool:
         """As the pools it is part of."""
