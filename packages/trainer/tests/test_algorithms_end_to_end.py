@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -148,3 +149,24 @@ def test_a_reward_model_scores_alone_or_beside_a_rule(tmp_path: Path) -> None:
 def test_overlong_responses_cost(tmp_path: Path) -> None:
     _, lines = train(tmp_path, "tiny_grpo", "reward.overlong_buffer_len=2")
     assert lines[0]["critic/score/min"] < 0
+
+
+def test_a_tool_loop_runs_over_several_turns(tmp_path: Path) -> None:
+    file = tmp_path / "two_turns.py"
+    file.write_text(
+        "from rl_rollout import AgentLoop\n"
+        "class TwoTurns(AgentLoop):\n"
+        "    async def run(self, transcript, row, engine):\n"
+        "        transcript.add_generated(await engine.generate(transcript, row))\n"
+        "        if transcript.add_observation([4]):\n"
+        "            transcript.add_generated(await engine.generate(transcript, row))\n"
+        "def make(config, tokenizer):\n"
+        "    return TwoTurns()\n"
+    )
+    sys.path.insert(0, str(tmp_path))
+    try:
+        loop = ["actor_rollout_ref.rollout.agent_loop=two_turns:make", "data.max_response_length=8"]
+        _, lines = train(tmp_path, "tiny_grpo", *loop)
+    finally:
+        sys.path.remove(str(tmp_path))
+    assert trained(lines) and lines[0]["agent/failed_rows/sum"] == 0

@@ -156,6 +156,10 @@ class TrainerConfig:
     """Worker processes per node; 0: one for each GPU, or on CPU one for each core up to two."""
     n_gpus_per_node: int = 0
     """The name by which `n_workers_per_node` is known on CUDA; means the same."""
+    n_rollout_workers_per_node: int = 0
+    """Processes per node that only generate, beside those that train; 0: the training processes generate."""
+    staleness: int = 0
+    """Batches that are generated ahead while earlier ones train (needs rollout workers); 0: synchronous."""
     device: str = "auto"
     """`auto` (CUDA where there is one), `cpu` or `cuda`."""
     ray_address: str = ""

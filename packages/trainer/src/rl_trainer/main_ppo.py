@@ -84,7 +84,8 @@ def cluster(config: PPOConfig) -> Iterator[None]:
 
 
 def _own_cluster(config: PPOConfig) -> dict[str, Any]:
-    workers = config.trainer.n_workers_per_node * config.trainer.nnodes
+    trainer = config.trainer
+    workers = (trainer.n_workers_per_node + trainer.n_rollout_workers_per_node) * trainer.nnodes
     return {
         "address": "local",
         "num_cpus": max(workers, os.cpu_count() or 1),

@@ -9,6 +9,7 @@ from pathlib import Path
 import torch
 
 from rl_algos.errors import RLAlgosError
+from rl_rollout import resolve_name
 from rl_workers.errors import RLWorkersError
 
 from .advantages import check_inputs, needs
@@ -28,7 +29,9 @@ def resolve(config: PPOConfig) -> PPOConfig:
     policy, data, trainer = config.actor_rollout_ref, config.data, config.trainer
     policy.rollout.prompt_length = data.max_prompt_length
     policy.rollout.response_length = data.max_response_length
-    policy.rollout.lora_rank = policy.model.lora_rank
+    # Only vLLM takes adapters as they are, and only from its own process; others get them merged.
+    takes_adapters = resolve_name(policy.rollout.name) == "vllm" and not trainer.n_rollout_workers_per_node
+    policy.rollout.lora_rank = policy.model.lora_rank if takes_adapters else 0
     policy.rollout.trust_remote_code = policy.model.trust_remote_code
     if trainer.device == "auto":
         trainer.device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -49,7 +52,7 @@ def workers_per_node(config: PPOConfig) -> int:
     trainer = config.trainer
     given = trainer.n_workers_per_node or trainer.n_gpus_per_node
     if trainer.backend == "local":
-        if max(given, trainer.nnodes) > 1:
+        if max(given, trainer.nnodes) > 1 or trainer.n_rollout_workers_per_node:
             raise ConfigError(
                 "trainer.backend=local is one process: leave trainer.n_workers_per_node at 0 or 1"
             )
@@ -159,6 +162,18 @@ def _check_trainer(config: PPOConfig) -> None:
         raise ConfigError("trainer.n_gpus_per_node and trainer.n_workers_per_node mean the same: set one")
     if trainer.device == "cuda" and not torch.cuda.is_available() and not trainer.ray_address:
         raise ConfigError("trainer.device=cuda, but torch sees no CUDA device here: use cpu or auto")
+    if trainer.staleness < 0 or trainer.n_rollout_workers_per_node < 0:
+        raise ConfigError("trainer.staleness and trainer.n_rollout_workers_per_node must not be negative")
+    if trainer.staleness and not trainer.n_rollout_workers_per_node:
+        raise ConfigError(
+            f"trainer.staleness={trainer.staleness} generates while others train: set "
+            "trainer.n_rollout_workers_per_node to 1 or more"
+        )
+    if trainer.staleness and config.algorithm.rollout_correction.rollout_is == "none":
+        raise ConfigError(
+            f"trainer.staleness={trainer.staleness} trains on rows of an older policy: set "
+            "algorithm.rollout_correction.rollout_is to token or sequence"
+        )
     for key in ("max_ckpt_to_keep", "timeout_s", "total_epochs", "nnodes"):
         _positive(getattr(trainer, key), f"trainer.{key}")
 

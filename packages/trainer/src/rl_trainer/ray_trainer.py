@@ -49,11 +49,12 @@ class RayPPOTrainer(TrainingRun):
         """Train to the last step; validate, save and log on the way."""
         self.load_checkpoint()
         self.start_tracking()
+        self.sync_weights()
         if self.config.trainer.val_before_train and self.global_step == 0:
             self.validate()
         while self.global_step < self.total_steps:
             with self.step():
-                batch = self.generate(self.next_prompts())
+                batch = self.generate()
                 batch = self.compute_rewards(batch)
                 batch = self.filter_groups(batch)
                 batch = self.compute_old_log_probs(batch)
@@ -62,13 +63,17 @@ class RayPPOTrainer(TrainingRun):
                 batch = self.compute_advantages(batch)
                 self.update_critic(batch)
                 self.update_actor(batch)
+                self.sync_weights()
             self.finish_step(batch)
         return self.finish()
 
     # ---- stages --------------------------------------------------------------------------------------
 
-    def next_prompts(self) -> DataProto:
-        """The step's prompts, each repeated `rollout.n` times, with `uid` and sampling seed per row."""
+    def next_prompts(self) -> DataProto | None:
+        """Prompts of a batch, each `rollout.n` times, with `uid` and seed per row; None after the last."""
+        if self.drawn >= self.total_steps and not self.config.algorithm.filter_groups.enable:
+            return None
+        self.drawn += 1
         data, trainer = self.config.data, self.config.trainer
         count = data.train_batch_size
         if trainer.total_training_steps < 0:
@@ -77,12 +82,14 @@ class RayPPOTrainer(TrainingRun):
         drawn = self.stream.take(count)
         rows = [self.train_dataset[row] for _, row in drawn]
         names = [f"{epoch}-{row}" for epoch, row in drawn]
-        return self.prompts_of(rows, names, self.config.actor_rollout_ref.rollout.n, self.global_step)
+        return self.prompts_of(rows, names, self.config.actor_rollout_ref.rollout.n, self.drawn)
 
-    def generate(self, prompts: DataProto) -> StepBatch:
-        """Sample one response per row."""
+    def generate(self) -> StepBatch:
+        """One response per row; with `trainer.staleness`, of prompts that were drawn some steps ago."""
         with timed(self.metrics, "gen"):
-            batch = self.sample(prompts)
+            generation = self.in_flight.next(self.next_prompts)
+            batch = self.read(generation)
+        self.metrics["training/staleness"] = float(self.version - generation.version)
         workers = self.actor_rollout_wg.world_size
         if self.config.trainer.balance_batch and workers > 1:
             lengths = prompt_lengths(batch).tolist(), response_lengths(batch).tolist()
@@ -115,7 +122,7 @@ class RayPPOTrainer(TrainingRun):
         config = self.config.algorithm.filter_groups
         if not config.enable:
             return batch
-        more: Callable[[], StepBatch] = lambda: self.compute_rewards(self.generate(self.next_prompts()))  # noqa: E731
+        more: Callable[[], StepBatch] = lambda: self.compute_rewards(self.generate())  # noqa: E731
         wanted = self.config.data.train_batch_size
         batch, batches, left_out = fill_up(batch, wanted, config.max_num_gen_batches, more)
         self.metrics |= {
@@ -208,6 +215,7 @@ class RayPPOTrainer(TrainingRun):
         )
         with timed(self.metrics, "update_actor"):
             self.metrics |= update_in_mini_batches(batch, self.actor_rollout_wg.update_actor, plan)
+        self.version += 1
 
     # ---- parts of stages -----------------------------------------------------------------------------
 

@@ -14,6 +14,8 @@ class Role(Enum):
     """What a worker does in the training loop; the value is its name in a fused worker."""
 
     ActorRollout = "actor_rollout"
+    Actor = "actor"
+    Rollout = "rollout"
     RefPolicy = "ref"
     Critic = "critic"
     RewardModel = "reward"

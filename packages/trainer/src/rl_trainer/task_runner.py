@@ -80,12 +80,12 @@ class TaskRunner:
             # One more than the training seed: other rows of the same reasoning-gym task.
             val = PromptDataset(data.val_files, tokenizer, data, data.val_split, seed + 1)
         roles = self.add_roles(config)
-        pool = [config.trainer.n_workers_per_node] * config.trainer.nnodes
-        manager = ResourcePoolManager(
-            {"global_pool": pool},
-            dict.fromkeys(roles, "global_pool"),
-            use_gpu=config.trainer.device == "cuda",
-        )
+        trainer = config.trainer
+        pools = {"global_pool": [trainer.n_workers_per_node] * trainer.nnodes}
+        if Role.Rollout in roles:
+            pools["rollout_pool"] = [trainer.n_rollout_workers_per_node] * trainer.nnodes
+        mapping = {role: "rollout_pool" if role is Role.Rollout else "global_pool" for role in roles}
+        manager = ResourcePoolManager(pools, mapping, use_gpu=trainer.device == "cuda")
         return self.trainer_class(
             config=config,
             tokenizer=tokenizer,
@@ -101,6 +101,8 @@ class TaskRunner:
     def add_roles(self, config: PPOConfig) -> dict[Role, type]:
         """The worker class of each role that this configuration uses."""
         roles: dict[Role, type] = {Role.ActorRollout: ActorRolloutRefWorker}
+        if config.trainer.n_rollout_workers_per_node:
+            roles = {Role.Actor: ActorRolloutRefWorker, Role.Rollout: ActorRolloutRefWorker}
         policy = config.actor_rollout_ref
         if (config.algorithm.use_kl_in_reward or policy.actor.use_kl_loss) and not policy.model.lora_rank:
             roles[Role.RefPolicy] = ActorRolloutRefWorker  # with adapters the policy is its own reference

@@ -24,6 +24,7 @@ from .config import PPOConfig
 from .config_loading import to_yaml
 from .dataset import PromptDataset, collate
 from .errors import CheckpointError, TrainingError
+from .in_flight import Generation, InFlight
 from .metrics import Metrics, data_metrics, timed
 from .plan import total_training_steps
 from .prompt_stream import PromptStream
@@ -71,6 +72,7 @@ class TrainingRun:
     """
 
     actor_rollout_wg: WorkerGroup
+    rollout_wg: WorkerGroup
     ref_policy_wg: WorkerGroup
     critic_wg: WorkerGroup | None
     rm_wg: WorkerGroup | None
@@ -106,7 +108,10 @@ class TrainingRun:
         self.run = Path(trainer.default_local_dir)
         self.checkpoints = CheckpointStore(self.run / "checkpoints", trainer.max_ckpt_to_keep)
         self.tracking: Tracking | None = None
-        self.global_step, self.training_seconds = 0, 0.0
+        self.in_flight = InFlight(trainer.staleness, self.start)
+        # Steps done, batches drawn, steps that changed the policy: in flight or in warm-up they differ.
+        self.global_step, self.drawn, self.version = 0, 0, 0
+        self.training_seconds = 0.0
         self.metrics: Metrics = {}
         self.validations: dict[int, float] = {}
 
@@ -120,10 +125,11 @@ class TrainingRun:
             self.total_steps,
         )
         # An engine sizes its cache by the memory that is left, so the policy comes last.
-        for role in sorted(groups, key=lambda role: role is Role.ActorRollout):
+        for role in sorted(groups, key=lambda role: role in (Role.ActorRollout, Role.Rollout)):
             self.progress({"kind": "stage", "text": f"loading the {role.value} model"})
             groups[role].init_model()
-        self.actor_rollout_wg = groups[Role.ActorRollout]
+        self.actor_rollout_wg = groups[Role.ActorRollout if Role.ActorRollout in groups else Role.Actor]
+        self.rollout_wg = groups.get(Role.Rollout, self.actor_rollout_wg)
         # With adapters the policy plays its own reference.
         self.ref_policy_wg = groups.get(Role.RefPolicy, self.actor_rollout_wg)
         self.critic_wg, self.rm_wg = groups.get(Role.Critic), groups.get(Role.RewardModel)
@@ -142,14 +148,31 @@ class TrainingRun:
         seeds = row_seeds(self.config.trainer.seed, step, list(prompts.non_tensor_batch["uid"]))
         return prompts.union(DataProto.from_dict({"seeds": seeds}))
 
-    def sample(self, prompts: DataProto, sampling: SamplingConfig | None = None) -> StepBatch:
-        """One response per row; the driver keeps the prompts' object columns and reads the responses."""
+    def start(self, prompts: DataProto, sampling: SamplingConfig | None = None) -> Generation:
+        """Begin to generate one response per row."""
         inputs = prompts.select()
         inputs.meta_info = {"sampling": sampling} if sampling else {}
-        remote = self.actor_rollout_wg.submit("generate_sequences", inputs)
+        return Generation(prompts, self.rollout_wg.submit("generate_sequences", inputs), self.version)
+
+    def read(self, generation: Generation) -> StepBatch:
+        """Wait for a batch; the driver keeps the prompts' object columns and reads the responses."""
+        remote, prompts = generation.remote, generation.prompts
+        for part in remote.meta_info.get("metrics", []):  # counts of agent loops, one dict per rank
+            for key, value in part.items():
+                self.metrics[key] = self.metrics.get(key, 0.0) + value
         batch = StepBatch(remote, prompts.select(batch_keys=[]), prompts)
         batch.fetch("responses", "response_mask", "attention_mask")
         return batch
+
+    def sample(self, prompts: DataProto, sampling: SamplingConfig | None = None) -> StepBatch:
+        """Generate now."""
+        return self.read(self.start(prompts, sampling))
+
+    def sync_weights(self) -> None:
+        """Give engines in processes of their own the policy's weights, once they are idle."""
+        if self.rollout_wg is not self.actor_rollout_wg:
+            with timed(self.metrics, "sync_weights"):
+                self.rollout_wg.load_weights(self.actor_rollout_wg.submit("collect_weights"))
 
     # ---- around a step -------------------------------------------------------------------------------
 
@@ -227,6 +250,7 @@ class TrainingRun:
             self.actor_rollout_wg.save_checkpoint(str(folder.resolve() / "actor"), self.global_step)
             if self.critic_wg is not None:
                 self.critic_wg.save_checkpoint(str(folder.resolve() / "critic"), self.global_step)
+            self.in_flight.save(folder / "in_flight")
             (folder / "config.yaml").write_text(to_yaml(self.config))
 
     def load_checkpoint(self) -> None:
@@ -244,7 +268,9 @@ class TrainingRun:
                 "choose another trainer.default_local_dir or remove the folder"
             )
         self.progress({"kind": "stage", "text": f"going on from {folder}"})
-        self.load_state_dict(read_state(folder))
+        state = read_state(folder)
+        self.load_state_dict(state)
+        self.in_flight.load(folder / "in_flight", state["in_flight"])
         self.actor_rollout_wg.load_checkpoint(str(folder.resolve() / "actor"))
         if self.critic_wg is not None:
             self.critic_wg.load_checkpoint(str(folder.resolve() / "critic"))
@@ -253,6 +279,9 @@ class TrainingRun:
         """The driver's part of a checkpoint."""
         return {
             "global_step": self.global_step,
+            "drawn": self.drawn,
+            "version": self.version,
+            "in_flight": [generation.version for generation in self.in_flight.queue],
             "stream": self.stream.state_dict(),
             "kl_ctrl": self.kl_ctrl.state_dict(),
             "validations": self.validations,
@@ -262,7 +291,7 @@ class TrainingRun:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take over the driver's part of a checkpoint."""
-        self.global_step = state["global_step"]
+        self.global_step, self.drawn, self.version = state["global_step"], state["drawn"], state["version"]
         self.stream.load_state_dict(state["stream"])
         self.kl_ctrl.load_state_dict(state["kl_ctrl"])
         self.validations = {int(step): value for step, value in state["validations"].items()}

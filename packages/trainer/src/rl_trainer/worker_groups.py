@@ -71,6 +71,8 @@ def role_arguments(config: PPOConfig, role: Role) -> dict[str, Any]:
     policy = config.actor_rollout_ref
     arguments: dict[Role, dict[str, Any]] = {
         Role.ActorRollout: {"config": policy, "role": "actor_rollout"},
+        Role.Actor: {"config": policy, "role": "actor"},
+        Role.Rollout: {"config": policy, "role": "rollout"},
         Role.RefPolicy: {"config": policy, "role": "ref"},
         Role.Critic: {"config": config.critic},
         Role.RewardModel: {"config": config.reward.model},

@@ -11,7 +11,15 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from rl_controller import Dispatch, make_nd_compute_dataproto_dispatch_fn, register
 from rl_protocol import DataProto
-from rl_rollout import BaseRollout, FSDPVLLMShardingManager, build_rollout
+from rl_rollout import (
+    AgentLoop,
+    BaseRollout,
+    FSDPVLLMShardingManager,
+    build_agent_loop,
+    build_rollout,
+    run_agent_loop,
+)
+from rl_rollout.weight_sync import gather_named
 from rl_workers.adapter_sync import AdapterShardingManager
 from rl_workers.checkpoint import Checkpointer
 from rl_workers.config import ActorRolloutRefConfig, FSDPConfig, OptimConfig
@@ -24,11 +32,11 @@ from rl_workers.engine_worker import (
     present,
     result,
 )
-from rl_workers.errors import WorkerConfigError
+from rl_workers.errors import WorkerConfigError, WorkerStateError
 from rl_workers.export import export_adapter, export_model
 from rl_workers.layout import Layout
 from rl_workers.loading import build_on_meta, nothing_new
-from rl_workers.lora import add_adapters, initial_adapter
+from rl_workers.lora import add_adapters, initial_adapter, merged_weights
 from rl_workers.micro_batches import check_longest_row
 from rl_workers.models import PolicyModel
 from rl_workers.packing import PackedBatch
@@ -36,6 +44,7 @@ from rl_workers.policy_step import OPTIONAL, REQUIRED, PolicyStep, loss_inputs
 from rl_workers.profiler import DistProfiler
 from rl_workers.reduction import reduce_metrics
 from rl_workers.ulysses import check_heads
+from rl_workers.weight_exchange import pack_weights, unpack_weights
 
 logger = logging.getLogger(__name__)
 
@@ -68,6 +77,7 @@ class ActorRolloutRefWorker(EngineWorker):
         self.actor: FSDPEngine | None = None
         self.ref: FSDPEngine | None = None
         self.rollout: BaseRollout | None = None
+        self._loop: AgentLoop | None = None
         self._peft_config: dict[str, Any] = {}
         self._checkpointer: Checkpointer | None = None
         self._manager: FSDPVLLMShardingManager | None = None
@@ -127,6 +137,7 @@ class ActorRolloutRefWorker(EngineWorker):
         self._register_dispatch_collect_info("rollout", layout.rank // size, layout.rank % size == 0)
         tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=self.config.model.trust_remote_code)
         self.rollout = build_rollout(config, path, layout.device, tokenizer)
+        self._loop = build_agent_loop(config, tokenizer)
         if self.actor is not None and self._peft_config:
             self._manager = AdapterShardingManager(self.actor.module.lm, self.rollout, self._peft_config)
         elif self.actor is not None:
@@ -141,9 +152,14 @@ class ActorRolloutRefWorker(EngineWorker):
             self.need(None, "rollout engine")
         rollout = cast(BaseRollout, rollout)
         if self._manager is None:
-            return rollout.generate_sequences(prompts)
+            return self._generate(rollout, prompts)
         with self._manager as manager:
-            return manager.postprocess_data(rollout.generate_sequences(manager.preprocess_data(prompts)))
+            return manager.postprocess_data(self._generate(rollout, manager.preprocess_data(prompts)))
+
+    def _generate(self, rollout: BaseRollout, prompts: DataProto) -> DataProto:
+        if self._loop is None:
+            return rollout.generate_sequences(prompts)
+        return run_agent_loop(rollout, self._loop, prompts)
 
     @register(dispatch_mode=_actor, read_only=True)
     @DistProfiler.annotate()
@@ -203,6 +219,24 @@ class ActorRolloutRefWorker(EngineWorker):
         metrics = reduce_metrics(step.metrics, engine.layout)
         metrics |= {"actor/grad_norm": norm, "actor/lr": rate}
         return result({}, metrics=metrics)
+
+    @register(dispatch_mode=_actor, read_only=True)
+    def collect_weights(self) -> DataProto:
+        """The actor's weights in the engine's precision, for engines in other processes (`load_weights`)."""
+        engine = self.need(self.actor, "actor")
+        engine.reshard()
+        weights = gather_named(merged_weights(engine.module.lm), getattr(torch, self.config.rollout.dtype))
+        return pack_weights(weights, keep=engine.layout.rank == 0)
+
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL, read_only=True)
+    def load_weights(self, weights: DataProto) -> None:
+        """Give the engine what `collect_weights` packed."""
+        if self.rollout is None:
+            raise WorkerStateError(
+                f"role {self.role!r} has no rollout engine: call init_model, in a role that has one"
+            )
+        self.rollout.wake()
+        self.rollout.update_weights(unpack_weights(weights))
 
     def _cut(self, data: DataProto, engine: FSDPEngine, budget: int = 0) -> list[PackedBatch]:
         budget = budget or self.config.actor.ppo_max_token_len_per_gpu
