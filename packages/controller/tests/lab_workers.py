@@ -98,6 +98,14 @@ class Lab(Worker):
 
         return DataProto.from_dict({name: batch.batch["x"] + 1}, meta_info={"metrics": {"rows": len(batch)}})
 
+    @register(Dispatch.DP_COMPUTE_PROTO, blocking=False, read_only=True)
+    def grow_later(self, batch: Any, width: int) -> Any:
+        import torch
+
+        from rl_protocol import DataProto
+
+        return DataProto.from_dict({"x": torch.zeros(len(batch), width)})
+
     @register(Dispatch.DP_COMPUTE_METRIC)
     def count(self, batch: Any) -> dict[str, int]:
         return {"rank": self.rank, "rows": len(batch)}
