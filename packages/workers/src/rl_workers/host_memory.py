@@ -24,6 +24,6 @@ def keep_freed_memory() -> bool:
     if mallopt is None:
         return False
     wanted = {_M_MMAP_THRESHOLD: _LARGEST_HEAP_BLOCK, _M_TRIM_THRESHOLD: 2**31 - 1, _M_TOP_PAD: 64 << 20}
-    done = min(mallopt(option, value) for option, value in wanted.items()) == 1
+    done = all(bool(mallopt(option, value)) for option, value in wanted.items())
     logger.debug("malloc thresholds raised: %s", done)
     return done
