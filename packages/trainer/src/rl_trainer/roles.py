@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -40,8 +41,10 @@ class ResourcePoolManager:
         """Build the pools that don't exist yet; the cluster grants them when a group is placed."""
         for name, processes in self.resource_pool_spec.items():
             if name not in self.resource_pool_dict:
+                # Unique in the cluster, where another job may have pools of the same names.
+                prefix = f"{name}_{uuid.uuid4().hex[:8]}"
                 self.resource_pool_dict[name] = RayResourcePool(
-                    process_on_nodes=processes, use_gpu=self.use_gpu, name_prefix=name
+                    process_on_nodes=processes, use_gpu=self.use_gpu, name_prefix=prefix
                 )
 
     def get_resource_pool(self, role: Role) -> RayResourcePool:

@@ -58,9 +58,12 @@ class TaskRunner:
             reward_fn = RewardManager(reward.function, tokenizer, reward.timeout_s, reward.num_processes)
         try:
             trainer = self.build_trainer(config, tokenizer, reward_fn)
-            self.progress({"kind": "stage", "text": "starting worker processes"})
-            trainer.init_workers()
-            return self.work(trainer)
+            try:
+                self.progress({"kind": "stage", "text": "starting worker processes"})
+                trainer.init_workers()
+                return self.work(trainer)
+            finally:
+                trainer.shutdown()
         finally:
             reward_fn.close()
 

@@ -114,6 +114,7 @@ class TrainingRun:
         self.training_seconds = 0.0
         self.metrics: Metrics = {}
         self.validations: dict[int, float] = {}
+        self.started: list[WorkerGroup] = []
 
     def init_workers(self) -> None:
         """Create the pools, one fused worker class and group per pool, and load the models."""
@@ -123,6 +124,7 @@ class TrainingRun:
             self.resource_pool_manager,
             self.ray_worker_group_cls,
             self.total_steps,
+            self.started,
         )
         # An engine sizes its cache by the memory that is left, so the policy comes last.
         for role in sorted(groups, key=lambda role: role in (Role.ActorRollout, Role.Rollout)):
@@ -133,6 +135,13 @@ class TrainingRun:
         # With adapters the policy plays its own reference.
         self.ref_policy_wg = groups.get(Role.RefPolicy, self.actor_rollout_wg)
         self.critic_wg, self.rm_wg = groups.get(Role.Critic), groups.get(Role.RewardModel)
+
+    def shutdown(self) -> None:
+        """End the workers and give their pools back to the cluster."""
+        for group in self.started:
+            group.shutdown()
+        for pool in self.resource_pool_manager.resource_pool_dict.values():
+            pool.release()
 
     # ---- prompts and samples -------------------------------------------------------------------------
 

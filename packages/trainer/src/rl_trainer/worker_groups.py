@@ -27,8 +27,9 @@ def spawn_groups(
     manager: ResourcePoolManager,
     group_class: type[WorkerGroup],
     total_steps: int,
+    started: list[WorkerGroup],
 ) -> dict[Role, WorkerGroup]:
-    """Start the processes of every pool.
+    """Start the processes of every pool; each group of processes is added to `started` for `shutdown`.
 
     Returns:
         One group per role; roles of one pool share its processes.
@@ -43,14 +44,16 @@ def spawn_groups(
             role.value: RayClassWithInitArgs(cls=role_worker_mapping[role], **role_arguments(config, role))
             for role in roles
         }
-        group = start_group(config, manager.resource_pool_dict[name], FusedWorker(classes), group_class)
+        pool = manager.resource_pool_dict[name]
+        group = start_group(config, name, pool, FusedWorker(classes), group_class)
+        started.append(group)
         spawned = group.spawn(prefix_set=set(classes))
         groups |= {role: spawned[role.value] for role in roles}
     return groups
 
 
 def start_group(
-    config: PPOConfig, pool: RayResourcePool, worker: FusedWorker, group_class: type[WorkerGroup]
+    config: PPOConfig, name: str, pool: RayResourcePool, worker: FusedWorker, group_class: type[WorkerGroup]
 ) -> WorkerGroup:
     """The processes of one pool, or one worker in this process."""
     trainer = config.trainer
@@ -59,7 +62,7 @@ def start_group(
     return group_class(
         resource_pool=pool,
         ray_cls_with_init=worker,
-        name_prefix=pool.name_prefix,
+        name_prefix=name,
         worker_env=engine_env(trainer.device, single_node=trainer.nnodes == 1),
         log_dir=str(Path(trainer.default_local_dir).resolve() / "logs"),
         timeout_s=trainer.timeout_s,
