@@ -15,9 +15,9 @@ from rl_controller import (
 )
 
 
-@pytest.mark.parametrize(("nodes", "sizes"), [([2, 4], [2, 2, 4, 4, 4, 4]), ([4, 2], [4, 4, 4, 4, 2, 2])])
-def test_ranks_of_uneven_nodes(cluster: None, nodes: list[int], sizes: list[int]) -> None:
-    pool = RayResourcePool(nodes, use_gpu=False)
+@pytest.mark.parametrize(("counts", "sizes"), [([2, 4], [2, 2, 4, 4, 4, 4]), ([4, 2], [4, 4, 4, 4, 2, 2])])
+def test_ranks_of_uneven_nodes(cluster: None, counts: list[int], sizes: list[int]) -> None:
+    pool = RayResourcePool(counts, use_gpu=False)
     group = RayWorkerGroup(pool, RayClassWithInitArgs(Lab))
     assert group.world_size == pool.world_size == 6
     assert group.place() == [(r, 6, local, sizes[r]) for r, local in enumerate(pool.local_ranks())]
