@@ -8,7 +8,7 @@ import torch
 
 from rl_algos.errors import OptionError, ShapeError
 from rl_algos.groups import GroupIndex, group_codes
-from rl_algos.masking import select
+from rl_algos.masking import row_lengths, select
 from rl_algos.validation import check_mask, check_rows, check_tokens, compute_dtype, unknown_name
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def loss_weights(
     if mask.dim() != 2:
         raise ShapeError(f"mask has shape {tuple(mask.shape)}, expected [batch, tokens]")
     _check_options(mode, norm_constant, prompt_index)
-    lengths = check_mask(mask, mask.shape, "mask").sum(dim=1).double()
+    lengths = row_lengths(check_mask(mask, mask.shape, "mask"))
     weights = _denominators(lengths, mode, norm_constant, prompt_index)
     return torch.where(lengths > 0, 1.0 / weights.clamp(min=torch.finfo(torch.float64).tiny), 0.0).to(dtype)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Unpack
 
-from rl_algos.metrics import Metric
 from rl_algos.ppo import clip_bounds
 from rl_algos.registry import register_policy_loss
 from rl_algos.token_loss import (
@@ -14,7 +13,6 @@ from rl_algos.token_loss import (
     Weighting,
     clamp_log_ratio,
     evaluate,
-    ratio_metrics,
 )
 
 if TYPE_CHECKING:
@@ -37,8 +35,8 @@ def compute_policy_loss_cispo(
 
         loss = -sg[clip(r, 1 - low, 1 + high)] A log_prob
 
-    Bounds are distances from 1 (an absolute cap c is `clip_ratio_high=c - 1`), 1 and 4 if none is given. Other
-    arguments as for `vanilla`. Metrics: `pg_clipfrac`, `ppo_kl`, `ratio_clampfrac`.
+    Bounds are distances from 1 (an absolute cap c is `clip_ratio_high=c - 1`), 1 and 4 if none is given.
+    Other arguments as for `vanilla`. Metrics: `pg_clipfrac`, `ppo_kl`, `ratio_clampfrac`.
     """
     low, high = clip_bounds(clip_ratio, clip_ratio_low, clip_ratio_high, (1.0, 4.0))
 
@@ -47,8 +45,8 @@ def compute_policy_loss_cispo(
         ratio = clamp_log_ratio(log_ratio).exp()
         weight = ratio.clamp(1.0 - low, 1.0 + high)
         slope = -weight * rows.advantages
-        metrics = ratio_metrics(log_ratio, rows.mask)
-        metrics["pg_clipfrac"] = Metric.mean((weight != ratio).float(), rows.mask)
+        metrics = rows.ratio_metrics(log_ratio)
+        metrics["pg_clipfrac"] = rows.share(weight != ratio)
         return TokenLoss(slope * rows.log_prob.detach(), metrics, slope)
 
     return evaluate(token_loss, old_log_prob, log_prob, advantages, response_mask, **weighting)

@@ -11,7 +11,6 @@ import torch
 
 from rl_algos.errors import DTypeError, OptionError, ShapeError
 from rl_algos.masking import select
-from rl_algos.metrics import Metric
 from rl_algos.ppo import bounded_loss, clip_bounds
 from rl_algos.registry import register_policy_loss
 from rl_algos.token_loss import (
@@ -21,7 +20,6 @@ from rl_algos.token_loss import (
     Weighting,
     clamp_log_ratio,
     evaluate,
-    ratio_metrics,
 )
 from rl_algos.validation import check_mask, check_tokens
 
@@ -124,7 +122,7 @@ def compute_policy_loss_clip_cov(
         free = ~rows.extras["selected"]
         result = bounded_loss(rows, rows.log_ratio.detach(), low, high)
         assert result.gradient is not None
-        metrics = {**result.metrics, "cov_clipfrac": Metric.mean((~free).float(), rows.mask)}
+        metrics = {**result.metrics, "cov_clipfrac": rows.share(~free)}
         return TokenLoss(result.loss * free, metrics, result.gradient * free)
 
     inputs = (old_log_prob, log_prob, advantages, response_mask)
@@ -158,9 +156,9 @@ def compute_policy_loss_kl_cov(
         log_ratio = clamp_log_ratio(rows.log_ratio)
         chosen = rows.extras["selected"]
         loss = ppo_kl_coef * log_ratio.abs() * chosen - rows.advantages * log_ratio.exp()
-        metrics = ratio_metrics(rows.log_ratio, rows.mask)
-        metrics["ppo_kl_abs"] = Metric.mean(rows.log_ratio.abs(), rows.mask)
-        metrics["cov_klfrac"] = Metric.mean(chosen.float(), rows.mask)
+        metrics = rows.ratio_metrics(rows.log_ratio)
+        metrics["ppo_kl_abs"] = rows.mean(rows.log_ratio.abs())
+        metrics["cov_klfrac"] = rows.share(chosen)
         return TokenLoss(loss, metrics)
 
     inputs = (old_log_prob, log_prob, advantages, response_mask)

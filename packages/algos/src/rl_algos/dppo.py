@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Unpack
 import torch
 
 from rl_algos.errors import OptionError
-from rl_algos.metrics import Metric
 from rl_algos.ppo import clip_bounds
 from rl_algos.registry import register_policy_loss
 from rl_algos.token_loss import (
@@ -17,7 +16,6 @@ from rl_algos.token_loss import (
     Weighting,
     clamp_log_ratio,
     evaluate,
-    ratio_metrics,
 )
 
 if TYPE_CHECKING:
@@ -93,9 +91,9 @@ def _kept_loss(rows: Rows, keep: Tensor, cap: float) -> TokenLoss:
     log_ratio = rows.anchor - rows.old_log_prob
     ratio = clamp_log_ratio(log_ratio).exp()
     slope = -rows.advantages * ratio.clamp(max=cap) * keep
-    metrics = ratio_metrics(log_ratio, rows.mask)
-    metrics["pg_clipfrac"] = Metric.mean((~keep).float(), rows.mask)
-    metrics["pg_clipfrac_lower"] = Metric.mean((keep & (ratio > cap)).float(), rows.mask)
+    metrics = rows.ratio_metrics(log_ratio)
+    metrics["pg_clipfrac"] = rows.share(~keep)
+    metrics["pg_clipfrac_lower"] = rows.share(keep & (ratio > cap))
     return TokenLoss(slope * rows.log_prob.detach(), metrics, slope)
 
 

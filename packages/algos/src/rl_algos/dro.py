@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Unpack
 
 from rl_algos.errors import OptionError
 from rl_algos.registry import register_policy_loss
-from rl_algos.token_loss import PolicyLossOutput, Rows, TokenLoss, Weighting, evaluate, ratio_metrics
+from rl_algos.token_loss import PolicyLossOutput, Rows, TokenLoss, Weighting, evaluate
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -33,6 +33,6 @@ def compute_policy_loss_dro(
 
     def token_loss(rows: Rows) -> TokenLoss:
         loss = 0.5 * dro_beta * rows.log_ratio.square() - rows.advantages * rows.log_prob
-        return TokenLoss(loss, ratio_metrics(rows.log_ratio, rows.mask, clamped=False))
+        return TokenLoss(loss, rows.ratio_metrics(rows.log_ratio, clamped=False))
 
     return evaluate(token_loss, old_log_prob, log_prob, advantages, response_mask, **weighting)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from rl_algos.aggregation import agg_loss
-from rl_algos.validation import check_floating, compute_dtype
+from rl_algos.validation import check_floating, check_mask, compute_dtype
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -36,6 +36,6 @@ def compute_entropy_loss(
 
     Masked positions have no influence and gradient 0, whatever their logits.
     """
-    mask = response_mask if response_mask.dtype == torch.bool else response_mask != 0
+    mask = check_mask(response_mask, logits.shape[:-1])
     safe = torch.where(mask[..., None], logits, 0)
     return agg_loss(entropy_from_logits(safe), mask, loss_agg_mode, norm_constant=norm_constant)

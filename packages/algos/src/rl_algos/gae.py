@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from rl_algos.action_scan import discounted_suffix_sums, scan_actions
-from rl_algos.masking import scatter_flat, whiten_flat
+from rl_algos.action_scan import Returns, by_blocks, reverse_scan, step_factors
+from rl_algos.masking import as_number, select
 from rl_algos.registry import AdvantageEstimator, register_adv_est
 from rl_algos.validation import check_mask, check_range, check_tokens, compute_dtype
 
@@ -50,16 +50,18 @@ def compute_gae_advantage_return(
     check_range("gamma", gamma, 0.0, 1.0)
     check_range("lam", lam, 0.0, 1.0)
 
-    def gae(compacted: tuple[Tensor, ...], lengths: Tensor) -> Tensor:
-        rewards, value = compacted
-        # Compacted values are 0 beyond the last action, so the shift bootstraps from nothing.
-        following = torch.nn.functional.pad(value[:, 1:], (0, 1))
-        return discounted_suffix_sums(rewards - value + gamma * following, gamma * lam)
+    dtype = compute_dtype(token_level_rewards, values)
+
+    def block(part: slice) -> Returns:
+        chosen = mask[part]
+        keep = as_number(chosen, dtype)
+        reward = select(token_level_rewards[part].to(dtype), chosen)
+        value = select(values[part].to(dtype), chosen)
+        # With X = (1 - lam) v + lam (A + v) the two recurrences, next value and trace, are one:
+        # X_k = (1 - lam) v_k + lam r_k + gamma lam X_{k+1},  A_k + v_k = r_k + gamma X_{k+1}.
+        mixed = reverse_scan(torch.lerp(value, reward, lam), step_factors(keep, gamma * lam))
+        target = torch.nn.functional.pad(mixed[:, 1:], (0, 1)).mul_(gamma).add_(reward).mul_(keep)
+        return Returns(target - value, target, keep)
 
     with torch.no_grad():
-        advantages = scan_actions(mask, (token_level_rewards, values), gae)
-        returns = advantages + values.masked_select(mask)
-        if whiten:
-            advantages = whiten_flat(advantages)
-        dtype = compute_dtype(token_level_rewards, values)
-        return scatter_flat(advantages, mask, dtype), scatter_flat(returns, mask, dtype)
+        return by_blocks(mask, block, dtype, whiten)

@@ -64,7 +64,7 @@ def compute_gdpo_outcome_advantage(
                 relative = relative / (stats.std[stats.codes] + epsilon)
             total += weight * torch.where(stats.informative, relative, 0)
             informative |= stats.informative
-        advantages = rows.to_tokens(torch.where(informative, whiten_rows(total, rows.mask), 0))
+        advantages = rows.to_tokens(torch.where(informative, whiten_rows(total, rows.lengths), 0))
         return advantages, advantages
 
 

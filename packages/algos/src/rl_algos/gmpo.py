@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Unpack
 
 import torch
 
-from rl_algos.metrics import Metric
 from rl_algos.ppo import clip_bounds
 from rl_algos.registry import register_policy_loss
 from rl_algos.token_loss import (
@@ -16,7 +15,6 @@ from rl_algos.token_loss import (
     Weighting,
     clamp_log_ratio,
     evaluate,
-    ratio_metrics,
 )
 
 if TYPE_CHECKING:
@@ -54,10 +52,10 @@ def compute_policy_loss_geo_mean(
         sign = rows.advantages.sign()
         kept = sign * torch.minimum(sign * log_ratio, sign * clipped)
         loss = -rows.row_mean(rows.advantages) * rows.row_mean(kept).exp()
-        metrics = ratio_metrics(rows.log_ratio, rows.mask)
+        metrics = rows.ratio_metrics(rows.log_ratio)
         outside = log_ratio != clipped
-        metrics["pg_clipfrac"] = Metric.mean((outside & (sign > 0)).float(), rows.mask)
-        metrics["pg_clipfrac_lower"] = Metric.mean((outside & (sign < 0)).float(), rows.mask)
+        metrics["pg_clipfrac"] = rows.share(outside & (sign > 0))
+        metrics["pg_clipfrac_lower"] = rows.share(outside & (sign < 0))
         return TokenLoss(loss.expand_as(log_ratio), metrics)
 
     return evaluate(token_loss, old_log_prob, log_prob, advantages, response_mask, **weighting)

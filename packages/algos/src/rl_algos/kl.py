@@ -67,8 +67,8 @@ def kl_loss(
         exp(logprob - old_logprob) * k(d)
 
     The samples come from the old policy; the ratio corrects for that, and its own gradient completes that of
-    k1 and k3, which alone have the wrong one in expectation (k1's is 0). k2's gradient is right by itself: there
-    the ratio is a weight only. Without `old_logprob` the samples are the current policy's (ratio 1).
+    k1 and k3, which alone have the wrong one in expectation (k1's is 0). k2's gradient is right by itself:
+    there the ratio is a weight only. Without `old_logprob` the samples are the current policy's (ratio 1).
 
     Args:
         logprob, ref_logprob, old_logprob: floating, one shape; log-ratio clamped to plus or minus 20.

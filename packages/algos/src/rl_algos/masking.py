@@ -13,10 +13,34 @@ from rl_algos.validation import check_floating, check_mask, compute_dtype
 if TYPE_CHECKING:
     from torch import Tensor
 
+_BITS = {
+    torch.float16: torch.int16,
+    torch.bfloat16: torch.int16,
+    torch.float32: torch.int32,
+    torch.float64: torch.int64,
+}
+
+
+def as_number(mask: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return a bool tensor as 0 and 1 of `dtype` (through bytes, whose conversion is vectorised on a CPU)."""
+    return mask.view(torch.uint8).to(dtype)
+
+
+def row_lengths(mask: Tensor) -> Tensor:
+    """Number of selected entries of each row of a bool `[B, T]`, float64 `[B]`."""
+    parts = [as_number(part, torch.float32).sum(dim=1) for part in torch.split(mask, 256)]
+    return torch.cat(parts).double()
+
 
 def select(x: Tensor, mask: Tensor) -> Tensor:
-    """Return `x` where the bool `mask` is set and 0 elsewhere, with gradient exactly 0 elsewhere."""
-    return torch.where(mask, x, 0)
+    """Return `x` where the bool `mask` is set and 0 elsewhere, with gradient exactly 0 elsewhere.
+
+    By bits where no gradient is wanted: as safe against NaN as `where`, and some ten times faster on a CPU.
+    """
+    bits = _BITS.get(x.dtype)
+    if bits is None or x.requires_grad:
+        return torch.where(mask, x, 0)
+    return (x.view(bits) & as_number(mask, bits).neg_()).view(x.dtype)
 
 
 def masked_sum(values: Tensor, mask: Tensor, axis: int | None = None) -> Tensor:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Literal
 import torch
 
 from rl_algos.errors import OptionError
+from rl_algos.masking import select
 from rl_algos.validation import check_mask
 
 if TYPE_CHECKING:
@@ -94,13 +95,13 @@ def merge_metrics(parts: Iterable[Mapping[str, Metric]]) -> dict[str, Metric]:
 def _chosen(values: Tensor, mask: Tensor | None) -> Tensor:
     values = values.detach()
     values = values if values.dtype == torch.float64 else values.float()
-    return values if mask is None else torch.where(check_mask(mask, values.shape, "mask"), values, 0)
+    return values if mask is None else select(values, check_mask(mask, values.shape, "mask"))
 
 
 def _count(values: Tensor, mask: Tensor | None) -> Tensor:
     if mask is None:
         return torch.tensor(float(values.numel()), dtype=torch.float64, device=values.device)
-    return check_mask(mask, values.shape, "mask").sum().double()
+    return check_mask(mask, values.shape, "mask").count_nonzero().double()
 
 
 def _extreme(values: Tensor, mask: Tensor | None, largest: bool) -> Tensor:

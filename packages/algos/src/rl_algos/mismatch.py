@@ -8,7 +8,7 @@ import torch
 
 from rl_algos.masking import select
 from rl_algos.metrics import Metric
-from rl_algos.token_loss import LOG_RATIO_LIMIT, clamp_log_ratio, ratio_metrics
+from rl_algos.token_loss import LOG_RATIO_LIMIT, clamp_log_ratio
 from rl_algos.validation import check_mask, check_tokens, compute_dtype
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ def _token_metrics(trainer: Tensor, engine: Tensor, mask: Tensor) -> dict[str, M
         "probs_diff_mean": Metric.mean(probability, mask),
         "log_prob_diff_mean": Metric.mean(distance, mask),
         "log_prob_diff_max": Metric.max(distance, mask),
-        "ratio_clampfrac": ratio_metrics(difference, mask)["ratio_clampfrac"],
+        "ratio_clampfrac": Metric.mean((distance > LOG_RATIO_LIMIT).float(), mask),
     }
 
 

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Unpack
 import torch
 
 from rl_algos.errors import OptionError
-from rl_algos.metrics import Metric
 from rl_algos.registry import register_policy_loss
 from rl_algos.token_loss import (
     PolicyLossOutput,
@@ -20,7 +19,6 @@ from rl_algos.token_loss import (
     choose,
     clamp_log_ratio,
     evaluate,
-    ratio_metrics,
 )
 
 if TYPE_CHECKING:
@@ -57,8 +55,8 @@ def compute_policy_loss_topr(
         good, bad = ratio.clamp(positive_low, positive_high), ratio.clamp(negative_low, negative_high)
         weight = torch.where(positive, good, bad)
         slope = -weight * rows.advantages
-        metrics = ratio_metrics(rows.anchor - rows.old_log_prob, rows.mask)
-        metrics["pg_clipfrac"] = Metric.mean((weight != ratio).float(), rows.mask)
+        metrics = rows.ratio_metrics(rows.anchor - rows.old_log_prob)
+        metrics["pg_clipfrac"] = rows.share(weight != ratio)
         return TokenLoss(slope * rows.log_prob.detach(), metrics, slope)
 
     return evaluate(token_loss, old_log_prob, log_prob, advantages, response_mask, **weighting)
@@ -94,8 +92,8 @@ def compute_policy_loss_vespo(
         rate = choose(positive, lambda_pos, lambda_neg, log_w)
         weight = (k * log_w + rate * (1.0 - log_w.exp())).exp()
         slope = -weight * rows.advantages
-        metrics = ratio_metrics(rows.anchor - rows.old_log_prob, rows.mask)
-        metrics["weight_mean"] = Metric.mean(weight, rows.mask)
+        metrics = rows.ratio_metrics(rows.anchor - rows.old_log_prob)
+        metrics["weight_mean"] = rows.mean(weight * rows.keep)
         return TokenLoss(slope * rows.log_prob.detach(), metrics, slope)
 
     return evaluate(token_loss, old_log_prob, log_prob, advantages, response_mask, **weighting)

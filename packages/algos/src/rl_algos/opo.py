@@ -35,8 +35,7 @@ def compute_opo_outcome_advantage(
     with torch.no_grad():
         rows = outcome(token_level_rewards, response_mask)
         stats = group_stats(rows.scores, index, rows.counted)
-        lengths = rows.mask.sum(dim=1)
-        baseline = stats.sum_of(lengths * rows.scores) / stats.sum_of(lengths).clamp(min=1)
+        baseline = stats.sum_of(rows.lengths * rows.scores) / stats.sum_of(rows.lengths).clamp(min=1)
         relative = rows.scores - baseline[stats.codes]
         advantages = rows.to_tokens(torch.where(stats.informative, relative, 0))
         return advantages, advantages

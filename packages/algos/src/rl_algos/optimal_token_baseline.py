@@ -11,9 +11,8 @@ import torch
 
 from rl_algos.groups import GroupIndex, group_codes
 from rl_algos.masking import select
-from rl_algos.outcome import outcome
 from rl_algos.registry import AdvantageEstimator, register_adv_est
-from rl_algos.validation import check_tokens
+from rl_algos.validation import check_mask, check_tokens, compute_dtype
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -89,14 +88,14 @@ def _advantages(
     by_action: bool,
 ) -> tuple[Tensor, Tensor]:
     with torch.no_grad():
-        rows = outcome(token_level_rewards, response_mask)
-        check_tokens(
-            rows.mask.shape,
+        shape = check_tokens(
+            token_level_rewards=token_level_rewards,
             old_log_probs=old_log_probs,
             sum_pi_squared=sum_pi_squared,
             rollout_is_weights=rollout_is_weights,
         )
-        mask = rows.mask
+        mask = check_mask(response_mask, shape)
+        dtype = compute_dtype(token_level_rewards)
         energy = (
             1.0 - 2.0 * select(old_log_probs, mask).double().exp() + select(sum_pi_squared, mask).double()
         )
@@ -109,7 +108,7 @@ def _advantages(
         to_go, energy = _move(returns, mask, align), _move(path, mask, align)
         baselines = _Baselines(to_go, energy, align, codes.to(mask.device), groups)
         advantages = _move(to_go - baselines.of(handle_zero_tail, epsilon), align, mask)
-        return advantages.to(rows.dtype), returns.to(rows.dtype)
+        return advantages.to(dtype), returns.to(dtype)
 
 
 def _left(mask: Tensor) -> Tensor:

@@ -7,8 +7,11 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from rl_algos.masking import moments
+from rl_algos.action_scan import row_blocks
+from rl_algos.masking import moments, select
 from rl_algos.validation import check_mask, check_tokens, compute_dtype
+
+_ELEMENTS = 1 << 18
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -18,36 +21,44 @@ if TYPE_CHECKING:
 class Outcome:
     """Checked inputs of an outcome estimator.
 
-    `scores` float64 `[B]`: the sum of the rewards on the row's selected tokens; `counted` bool `[B]`: the row
-    has one; `mask` bool `[B, T]`; `dtype`: of the result.
+    `scores` float64 `[B]`: the sum of the rewards on the row's selected tokens; `lengths` float64 `[B]`:
+    their number. `keep` `[B, T]`, the mask as 0 and 1, becomes the result.
     """
 
     scores: Tensor
-    counted: Tensor
-    mask: Tensor
-    dtype: torch.dtype
+    lengths: Tensor
+    keep: Tensor
+
+    @property
+    def counted(self) -> Tensor:
+        """Bool `[B]`: rows with at least one selected token."""
+        return self.lengths > 0
 
     def to_tokens(self, advantages: Tensor) -> Tensor:
-        """Spread one finite value per row `[B]` over its selected tokens; 0 elsewhere."""
-        return self.mask.to(self.dtype).mul_(advantages.to(self.dtype)[:, None])
+        """Spread one finite value per row `[B]` over its selected tokens, 0 elsewhere; once: it uses up
+        `keep`."""
+        return self.keep.mul_(advantages.to(self.keep.dtype)[:, None])
 
 
 def outcome(token_level_rewards: Tensor, response_mask: Tensor) -> Outcome:
     """Check `[B, T]` rewards and mask and reduce them to one score per row."""
-    shape = check_tokens(token_level_rewards=token_level_rewards)
-    mask = check_mask(response_mask, shape)
-    scores = selected_row_sums(token_level_rewards, mask)
-    return Outcome(scores, mask.any(dim=1), mask, compute_dtype(token_level_rewards))
+    mask = check_mask(response_mask, check_tokens(token_level_rewards=token_level_rewards))
+    dtype = compute_dtype(token_level_rewards)
+    keep = torch.empty(mask.shape, dtype=dtype, device=mask.device)
+    scores, lengths = keep.new_empty(2, mask.shape[0])
+    for part in row_blocks(mask, _ELEMENTS):
+        chosen = keep[part].copy_(mask[part].view(torch.uint8))
+        torch.sum(chosen, dim=1, out=lengths[part])
+        torch.sum(token_level_rewards[part] * chosen, dim=1, out=scores[part])
+    # A product lets NaN and infinity through from under the mask; rows that show it are summed by selection.
+    tainted = ~scores.isfinite()
+    if bool(tainted.any()):
+        scores[tainted] = select(token_level_rewards[tainted].to(dtype), mask[tainted]).sum(dim=1)
+    return Outcome(scores.double(), lengths.double(), keep)
 
 
-def selected_row_sums(x: Tensor, mask: Tensor) -> Tensor:
-    """Sum of `x` `[B, T]` over each row's selected entries, float64 `[B]`."""
-    return torch.where(mask, x, 0).sum(dim=1, dtype=torch.float64)
-
-
-def whiten_rows(values: Tensor, mask: Tensor) -> Tensor:
-    """Whiten one value per row `[B]` as if it stood on each of the row's selected tokens."""
-    lengths = mask.sum(dim=1).double()
+def whiten_rows(values: Tensor, lengths: Tensor) -> Tensor:
+    """Whiten one value per row, float64 `[B]`, as if it stood on each of the row's `lengths` `[B]` tokens."""
     present = values[lengths > 0]
     if present.numel() == 0 or bool(present.max() == present.min()):
         return torch.zeros_like(values)

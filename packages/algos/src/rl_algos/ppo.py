@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Unpack
 import torch
 
 from rl_algos.errors import OptionError
-from rl_algos.metrics import Metric
 from rl_algos.registry import register_policy_loss
 from rl_algos.token_loss import (
     LOG_RATIO_LIMIT,
@@ -28,6 +27,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from torch import Tensor
+
+
+_NO_BOUND = 1e30
 
 
 def clip_bounds(
@@ -150,7 +152,7 @@ def clipped_surrogate(low: float, high: float, dual: float) -> Callable[[Rows], 
 
 
 def bounded_loss(
-    rows: Rows, log_ratio: Tensor, low: float, high: float, dual: float = float("inf")
+    rows: Rows, log_ratio: Tensor, low: float, high: float, dual: float = _NO_BOUND
 ) -> TokenLoss:
     """Clipped surrogate of a log-ratio that is 0 under the mask, with its gradient in closed form: `-A r`
     where no bound holds, else 0.
@@ -160,7 +162,7 @@ def bounded_loss(
     clamped = clamp_log_ratio(log_ratio)
     ratio = clamped.exp()
     negative = rows.advantages < 0
-    upper = choose(negative, dual, 1.0 + high, ratio)
+    upper = choose(negative, min(dual, _NO_BOUND), 1.0 + high, ratio)
     lower = choose(negative, 1.0 - low, 0.0, ratio)
     bounded = torch.minimum(torch.maximum(ratio, lower), upper)
     loss = -rows.advantages * bounded
@@ -168,11 +170,10 @@ def bounded_loss(
     clipped = ~free & (rows.advantages != 0)
     beyond_dual = clipped & negative & (ratio > 1.0)
     beyond = log_ratio.abs() > LOG_RATIO_LIMIT
-    tokens = rows.lengths.sum()
     metrics = {
-        "pg_clipfrac": Metric.mean_of_sum((clipped & ~beyond_dual).sum(), tokens),
-        "pg_clipfrac_lower": Metric.mean_of_sum(beyond_dual.sum(), tokens),
-        "ppo_kl": Metric.mean_of_sum(-clamped.sum(), tokens),
-        "ratio_clampfrac": Metric.mean_of_sum((beyond & rows.mask).sum(), tokens),
+        "pg_clipfrac": rows.share(clipped & ~beyond_dual),
+        "pg_clipfrac_lower": rows.share(beyond_dual),
+        "ppo_kl": rows.mean(-clamped),
+        "ratio_clampfrac": rows.share(beyond),
     }
     return TokenLoss(loss, metrics, loss * (free & ~beyond))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Unpack
 
 from rl_algos.registry import register_policy_loss
-from rl_algos.token_loss import PolicyLossOutput, Rows, TokenLoss, Weighting, evaluate, ratio_metrics
+from rl_algos.token_loss import PolicyLossOutput, Rows, TokenLoss, Weighting, evaluate
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -29,5 +29,5 @@ def compute_policy_loss_reinforce(
 def log_prob_loss(rows: Rows) -> TokenLoss:
     """Per-token `-A log_prob`, gradient `-A`."""
     loss = -rows.advantages * rows.log_prob.detach()
-    metrics = ratio_metrics(rows.log_ratio, rows.mask, clamped=False)
+    metrics = rows.ratio_metrics(rows.log_ratio, clamped=False)
     return TokenLoss(loss, metrics, -rows.advantages)

@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from rl_algos.action_scan import discounted_suffix_sums, scan_actions
+from rl_algos.action_scan import by_blocks, discounted_returns
 from rl_algos.groups import GroupIndex, group_stats
-from rl_algos.masking import scatter_flat, whiten_flat
 from rl_algos.outcome import outcome, whiten_rows
 from rl_algos.registry import AdvantageEstimator, register_adv_est
 from rl_algos.validation import check_mask, check_range, check_tokens, compute_dtype
@@ -40,10 +39,12 @@ def compute_reinforce_plus_plus_outcome_advantage(
     mask = check_mask(response_mask, check_tokens(token_level_rewards=token_level_rewards))
     check_range("gamma", gamma, 0.0, 1.0)
     with torch.no_grad():
-        returns = discounted_returns_flat(token_level_rewards, mask, gamma)
-        dtype = compute_dtype(token_level_rewards)
-        advantages = whiten_flat(returns) if whiten else returns
-        return scatter_flat(advantages, mask, dtype), scatter_flat(returns, mask, dtype)
+        return by_blocks(
+            mask,
+            lambda part: discounted_returns(token_level_rewards[part], mask[part], gamma),
+            compute_dtype(token_level_rewards),
+            whiten,
+        )
 
 
 @register_adv_est(AdvantageEstimator.REINFORCE_PLUS_PLUS_BASELINE)
@@ -71,7 +72,7 @@ def compute_reinforce_plus_plus_baseline_outcome_advantage(
         stats = group_stats(rows.scores, index, rows.counted)
         centred = torch.where(stats.informative, rows.scores - stats.mean[stats.codes], 0)
         if whiten:
-            centred = torch.where(stats.informative, whiten_rows(centred, rows.mask), 0)
+            centred = torch.where(stats.informative, whiten_rows(centred, rows.lengths), 0)
         advantages = rows.to_tokens(centred)
         return advantages, advantages
 
@@ -80,13 +81,7 @@ def compute_discounted_returns(
     token_level_rewards: Tensor, response_mask: Tensor, gamma: float = 1.0
 ) -> Tensor:
     """Return `R_k = r_k + gamma R_{k+1}` over each row's selected tokens, `[B, T]`, 0 outside the mask."""
-    mask = check_mask(response_mask, check_tokens(token_level_rewards=token_level_rewards))
-    check_range("gamma", gamma, 0.0, 1.0)
-    with torch.no_grad():
-        flat = discounted_returns_flat(token_level_rewards, mask, gamma)
-        return scatter_flat(flat, mask, compute_dtype(token_level_rewards))
-
-
-def discounted_returns_flat(rewards: Tensor, mask: Tensor, gamma: float) -> Tensor:
-    """Discounted returns of the selected tokens in row-major order, float64."""
-    return scan_actions(mask, (rewards,), lambda compacted, _: discounted_suffix_sums(compacted[0], gamma))
+    _, returns = compute_reinforce_plus_plus_outcome_advantage(
+        token_level_rewards, response_mask, gamma, whiten=False
+    )
+    return returns

@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from rl_algos.masking import scatter_flat
+from rl_algos.action_scan import Returns, by_blocks, discounted_returns
 from rl_algos.registry import AdvantageEstimator, register_adv_est
-from rl_algos.reinforce_plus_plus import discounted_returns_flat
 from rl_algos.validation import check_mask, check_rows, check_tokens, compute_dtype
 
 if TYPE_CHECKING:
@@ -34,8 +33,11 @@ def compute_remax_outcome_advantage(
     """
     mask = check_mask(response_mask, check_tokens(token_level_rewards=token_level_rewards))
     check_rows("reward_baselines", reward_baselines, mask.shape[0])
+
+    def block(part: slice) -> Returns:
+        sums = discounted_returns(token_level_rewards[part], mask[part], 1.0)
+        baselines = reward_baselines[part, None].to(sums.keep.dtype) * sums.keep
+        return Returns(sums.returns - baselines, sums.returns, sums.keep)
+
     with torch.no_grad():
-        returns = discounted_returns_flat(token_level_rewards, mask, 1.0)
-        dtype = compute_dtype(token_level_rewards)
-        baselines = reward_baselines.double()[:, None].expand(mask.shape).masked_select(mask)
-        return scatter_flat(returns - baselines, mask, dtype), scatter_flat(returns, mask, dtype)
+        return by_blocks(mask, block, compute_dtype(token_level_rewards), whiten=False)

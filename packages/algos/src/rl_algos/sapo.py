@@ -16,7 +16,6 @@ from rl_algos.token_loss import (
     choose,
     clamp_log_ratio,
     evaluate,
-    ratio_metrics,
 )
 
 if TYPE_CHECKING:
@@ -49,6 +48,6 @@ def compute_policy_loss_sapo(
         ratio = clamp_log_ratio(rows.log_ratio).exp()
         tau = choose(rows.advantages > 0, tau_pos, tau_neg, ratio)
         gate = torch.sigmoid(tau * (ratio - 1.0)) * (4.0 / tau)
-        return TokenLoss(-rows.advantages * gate, ratio_metrics(rows.log_ratio, rows.mask))
+        return TokenLoss(-rows.advantages * gate, rows.ratio_metrics(rows.log_ratio))
 
     return evaluate(token_loss, old_log_prob, log_prob, advantages, response_mask, **weighting)

@@ -24,7 +24,7 @@ def check_mask(mask: Tensor, shape: torch.Size | tuple[int, ...], name: str = "r
         raise ShapeError(
             f"{name} has shape {tuple(mask.shape)}, expected {tuple(shape)} as its loss or values"
         )
-    return mask if mask.dtype == torch.bool else mask != 0
+    return mask if mask.dtype == torch.bool else mask.bool()
 
 
 def check_tokens(shape: torch.Size | tuple[int, ...] | None = None, **tensors: Tensor | None) -> torch.Size:

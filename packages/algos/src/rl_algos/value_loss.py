@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Unpack
 import torch
 
 from rl_algos.errors import OptionError
-from rl_algos.metrics import Metric
 from rl_algos.token_loss import PolicyLossOutput, Rows, TokenLoss, Weighting, evaluate
 
 if TYPE_CHECKING:
@@ -43,10 +42,10 @@ def value_loss(
         new, target, old = rows.log_prob, rows.advantages, rows.old_log_prob
         error = (new - target).square()
         if cliprange_value is None:
-            return TokenLoss(0.5 * error, {"vf_clipfrac": Metric.mean(torch.zeros_like(error), rows.mask)})
+            return TokenLoss(0.5 * error, {"vf_clipfrac": rows.mean(torch.zeros_like(error))})
         near = torch.minimum(torch.maximum(new, old - cliprange_value), old + cliprange_value)
         clipped = (near - target).square()
-        fraction = Metric.mean((clipped > error).float(), rows.mask)
+        fraction = rows.share(clipped > error)
         return TokenLoss(0.5 * torch.maximum(error, clipped), {"vf_clipfrac": fraction})
 
     # The same machinery as a policy loss: the new values stand where its log-probs do.
