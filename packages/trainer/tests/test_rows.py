@@ -137,3 +137,11 @@ def test_held_out_sums_are_never_trained_on() -> None:
     texts = [str(row["prompt"]) for row in train + held_out]
     assert len(set(texts)) == 81
     assert copy_rows(3, 4, seed=0) == copy_rows(3, 4, seed=0) != copy_rows(3, 4, seed=1)
+
+
+def test_which_prompts_share_a_mini_batch_does_not_depend_on_the_order_of_rows() -> None:
+    uids = [uid for uid in "abcdef" for _ in range(2)]
+    moved = [uids[i] for i in (8, 9, 0, 1, 10, 11, 2, 3, 6, 7, 4, 5)]
+    one = [{uids[i] for i in rows} for rows in mini_batch_rows(uids, 2, 2, seed=(1, 2))]
+    other = [{moved[i] for i in rows} for rows in mini_batch_rows(moved, 2, 2, seed=(1, 2))]
+    assert one == other

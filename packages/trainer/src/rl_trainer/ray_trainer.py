@@ -10,7 +10,6 @@ import torch
 from rl_algos import apply_kl_penalty, overlong_penalty, place_on_last_token
 from rl_protocol import DataProto
 from rl_rollout import SamplingConfig
-from rl_workers import balanced_order
 
 from .advantages import compute_advantages, needs, read_by_loss
 from .chosen_tokens import choose_tokens
@@ -18,9 +17,9 @@ from .correction import correct
 from .dynamic_sampling import fill_up
 from .metrics import timed
 from .plan import optimizer_steps_per_batch
-from .step_batch import MODEL_COLUMNS, StepBatch, prompt_lengths, response_lengths, tensors_of
+from .step_batch import MODEL_COLUMNS, StepBatch, response_lengths, tensors_of
 from .training_run import FitResult, TrainingRun
-from .updates import UpdatePlan, update_in_mini_batches
+from .updates import UpdatePlan, balanced, update_in_mini_batches
 
 
 class RayPPOTrainer(TrainingRun):
@@ -90,11 +89,7 @@ class RayPPOTrainer(TrainingRun):
             generation = self.in_flight.next(self.next_prompts)
             batch = self.read(generation)
         self.metrics["training/staleness"] = float(self.version - generation.version)
-        workers = self.actor_rollout_wg.world_size
-        if self.config.trainer.balance_batch and workers > 1:
-            lengths = prompt_lengths(batch).tolist(), response_lengths(batch).tolist()
-            batch = batch.rows(balanced_order(*lengths, workers, batch.uids))
-        return batch
+        return balanced(batch, self.balanced_ranks)
 
     def compute_rewards(self, batch: StepBatch) -> StepBatch:
         """Score responses; a row without a value trains nothing."""
@@ -189,6 +184,7 @@ class RayPPOTrainer(TrainingRun):
             remote=[*MODEL_COLUMNS, "values"],
             local=["returns"],
             meta_info={},
+            workers=self.balanced_ranks,
         )
         with timed(self.metrics, "update_critic"):
             self.metrics |= update_in_mini_batches(batch, self.critic_wg.update_critic, plan)
@@ -211,6 +207,7 @@ class RayPPOTrainer(TrainingRun):
             remote=[*MODEL_COLUMNS, "rollout_log_probs", *old, *reference],
             local=["advantages", *weights, *chosen],
             meta_info=self.temperature,
+            workers=self.balanced_ranks,
             prepare=self._choose_tokens if chosen else None,
         )
         with timed(self.metrics, "update_actor"):
@@ -231,6 +228,11 @@ class RayPPOTrainer(TrainingRun):
             or algorithm.rollout_correction.bypass_mode
             or "selected" in read_by_loss(self.config)
         )
+
+    @property
+    def balanced_ranks(self) -> int:
+        """Ranks among which rows are balanced; 0 where `trainer.balance_batch` is off."""
+        return self.actor_rollout_wg.world_size if self.config.trainer.balance_batch else 0
 
     @property
     def temperature(self) -> dict[str, float]:

@@ -10,9 +10,10 @@ import numpy as np
 
 from rl_algos import loss_weights
 from rl_protocol import DataProto, DataProtoFuture
+from rl_workers import balanced_order
 
 from .metrics import Metrics, reduce_metrics
-from .step_batch import StepBatch
+from .step_batch import StepBatch, prompt_lengths, response_lengths
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,7 @@ class UpdatePlan:
         remote: columns that the workers hold and the update reads.
         local: columns of the driver that it reads beside `response_mask`.
         meta_info: goes along with each mini-batch.
+        workers: ranks among which the rows of a mini-batch are balanced; 0: they keep their order.
         prepare: called on each mini-batch before its update, to add columns.
     """
 
@@ -39,6 +41,7 @@ class UpdatePlan:
     remote: Sequence[str]
     local: Sequence[str]
     meta_info: Mapping[str, Any]
+    workers: int = 0
     prepare: Callable[[StepBatch], None] | None = None
 
 
@@ -49,7 +52,7 @@ def update_in_mini_batches(
     collected: dict[str, list[float]] = {}
     for rows in mini_batch_rows(batch.uids, plan.prompts, plan.epochs, plan.seed):
         whole = len(rows) == len(batch)  # nothing moves: each worker reads the piece that it holds
-        part = replace(batch) if whole else batch.rows(rows)
+        part = replace(batch) if whole else balanced(batch.rows(rows), plan.workers)
         if plan.prepare is not None:
             plan.prepare(part)
         weights = loss_weights(
@@ -66,13 +69,22 @@ def update_in_mini_batches(
     return reduce_metrics(collected)
 
 
+def balanced(batch: StepBatch, workers: int) -> StepBatch:
+    """The rows in an order whose cut among `workers` ranks costs each about the same."""
+    if workers < 2:
+        return batch
+    lengths = prompt_lengths(batch).tolist(), response_lengths(batch).tolist()
+    return batch.rows(balanced_order(*lengths, workers, batch.uids))
+
+
 def mini_batch_rows(
     uids: Sequence[str], prompts: int, epochs: int, seed: Sequence[int]
 ) -> Iterator[np.ndarray]:
     """Rows of each mini-batch, `epochs` times through the batch.
 
     A prompt's rows stay together, as they share its forward pass. With one mini-batch per epoch the rows
-    keep their order; otherwise prompts are shuffled in each epoch by `seed`.
+    keep their order; otherwise prompts are shuffled in each epoch by `seed`. Which prompts a mini-batch
+    holds does not depend on the order of the batch's rows.
 
     Args:
         uids: prompt of each row.
@@ -87,9 +99,10 @@ def mini_batch_rows(
     for row, uid in enumerate(uids):
         rows.setdefault(uid, []).append(row)
     groups = list(rows.values())
+    by_name = [rows[uid] for uid in sorted(rows)]
     for epoch in range(epochs):
-        order = np.arange(len(groups))
         if len(groups) > prompts:
             order = np.random.default_rng([*seed, epoch]).permutation(len(groups))
+            groups = [by_name[i] for i in order]
         for start in range(0, len(groups), prompts):
-            yield np.concatenate([np.asarray(groups[i]) for i in order[start : start + prompts]])
+            yield np.concatenate([np.asarray(group) for group in groups[start : start + prompts]])
