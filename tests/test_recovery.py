@@ -44,6 +44,13 @@ def last_step(folder: Path) -> int:
     return file.read_text().count("\n") - 1 if file.exists() else 0
 
 
+def wait_for_step(process: subprocess.Popen[bytes], folder: Path, step: int) -> None:
+    deadline = time.monotonic() + 180
+    while last_step(folder) < step:
+        assert process.poll() is None and time.monotonic() < deadline, "the run did not train"
+        time.sleep(0.05)
+
+
 def kill_tree(process: subprocess.Popen[bytes]) -> None:
     """SIGKILL to the program and everything that it started."""
     tree = [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]
@@ -59,12 +66,25 @@ def test_a_killed_run_resumes_with_the_metrics_of_one_that_was_not(tmp_path: Pat
     environment = os.environ | {"RAY_AUTH_MODE": "disabled"}
     subprocess.run(command(whole), check=True, timeout=180, env=environment)
     process = subprocess.Popen(command(killed), env=environment)
-    deadline = time.monotonic() + 120
-    while last_step(killed) < 5:
-        assert process.poll() is None and time.monotonic() < deadline, "the run to be killed did not train"
-        time.sleep(0.05)
+    wait_for_step(process, killed, 5)
     kill_tree(process)
     subprocess.run(command(killed), check=True, timeout=180, env=environment)
     resumed, unbroken = metrics(killed), metrics(whole)
     assert [line["step"] for line in resumed] == list(range(STEPS + 1))
     assert resumed == unbroken
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_control_c_leaves_no_process_behind(tmp_path: Path) -> None:
+    long_run = [*command(tmp_path), "trainer.total_training_steps=100000"]
+    environment = os.environ | {"RAY_AUTH_MODE": "disabled"}
+    process = subprocess.Popen(long_run, env=environment, stderr=subprocess.PIPE, start_new_session=True)
+    wait_for_step(process, tmp_path, 2)
+    children = psutil.Process(process.pid).children(recursive=True)
+    os.killpg(process.pid, signal.SIGINT)
+    _, error = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert b"Traceback" not in error and b"interrupted" in error
+    _, left = psutil.wait_procs(children, timeout=20)
+    assert [member.name() for member in left] == []

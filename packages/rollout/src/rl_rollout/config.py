@@ -74,6 +74,8 @@ class RolloutConfig:
     """Training sampling, see `SamplingConfig`."""
     do_sample: bool = True
     """Training sampling, see `SamplingConfig`."""
+    ignore_eos: bool = False
+    """Training sampling, see `SamplingConfig`."""
     seed: int = 0
     """Base of the sampling seeds where the batch brings none."""
     prompt_length: int = 512
@@ -149,6 +151,7 @@ class RolloutConfig:
             top_p=self.top_p,
             top_k=self.top_k,
             do_sample=self.do_sample,
+            ignore_eos=self.ignore_eos,
             seed=self.seed,
         )
 

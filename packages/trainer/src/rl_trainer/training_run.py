@@ -25,7 +25,7 @@ from .config_loading import to_yaml
 from .dataset import PromptDataset, collate
 from .errors import CheckpointError, TrainingError
 from .in_flight import Generation, InFlight
-from .metrics import Metrics, data_metrics, timed
+from .metrics import Metrics, data_metrics, reduce_metrics, timed
 from .plan import total_training_steps
 from .prompt_stream import PromptStream
 from .report import write_report
@@ -166,9 +166,11 @@ class TrainingRun:
     def read(self, generation: Generation) -> StepBatch:
         """Wait for a batch; the driver keeps the prompts' object columns and reads the responses."""
         remote, prompts = generation.remote, generation.prompts
-        for part in remote.meta_info.get("metrics", []):  # counts of agent loops, one dict per rank
+        of_ranks: dict[str, list[float]] = {}
+        for part in remote.meta_info.get("metrics", []):
             for key, value in part.items():
-                self.metrics[key] = self.metrics.get(key, 0.0) + value
+                of_ranks.setdefault(key, []).append(value)
+        self.metrics |= reduce_metrics(of_ranks)
         batch = StepBatch(remote, prompts.select(batch_keys=[]), prompts)
         batch.fetch("responses", "response_mask", "attention_mask")
         return batch

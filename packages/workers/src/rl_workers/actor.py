@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from typing import Any, cast
 
 import torch
@@ -153,8 +154,13 @@ class ActorRolloutRefWorker(EngineWorker):
         rollout = cast(BaseRollout, rollout)
         if self._manager is None:
             return self._generate(rollout, prompts)
+        start = time.perf_counter()
         with self._manager as manager:
-            return manager.postprocess_data(self._generate(rollout, manager.preprocess_data(prompts)))
+            pushed = time.perf_counter() - start
+            out = manager.postprocess_data(self._generate(rollout, manager.preprocess_data(prompts)))
+        metrics = out.meta_info.get("metrics", {})
+        out.meta_info["metrics"] = {**metrics, "rollout/push_weights_s/max": pushed}
+        return out
 
     def _generate(self, rollout: BaseRollout, prompts: DataProto) -> DataProto:
         if self._loop is None:
