@@ -86,8 +86,8 @@ def planning() -> dict[str, float]:
     found = {}
     for workers in (256, 512, 1024):
         Many.world_size = workers
-        found[f"plan_{workers}"] = best(lambda: dispatch(Many, batch, k=1), 20)
-        found[f"plan_future_{workers}"] = best(lambda: dispatch(Many, future, k=1), 5)
+        found[f"plan_{workers}"] = best(lambda: dispatch(Many, batch, k=1), 60)
+        found[f"plan_future_{workers}"] = best(lambda: dispatch(Many, future, k=1), 30)
     return found
 
 
@@ -99,7 +99,7 @@ def main(side: str) -> None:
     )
     group = start(2)
     results |= round_trips(group, 2)
-    results |= there_and_back(group, 64, 5) | there_and_back(group, 512, 3)
+    results |= there_and_back(group, 64, 15) | there_and_back(group, 512, 4)
     results["chain"] = best(lambda: chain(group), 3)
     if side == "ours":
         from rl_protocol import transfer_count
