@@ -33,3 +33,13 @@ def test_one_step(
 ) -> None:
     for found in run_ranks(tmp_path, world, train_steps, tiny_model, BATCH, form, budget):
         close(found, reference)
+
+
+def test_ranks_with_unequal_work_take_part_in_the_same_collectives(tiny_model: str, tmp_path: Path) -> None:
+    batch = {k: v.clone() for k, v in make_batch(groups=8, n=1, prompt=9, response=7, seed=4).items()}
+    batch["response_mask"][5:] = 0  # the second rank has one row to train, the first has four
+    whole = run_ranks(tmp_path, 1, train_steps, tiny_model, batch, "packed", 4096)[0]
+    parts = run_ranks(tmp_path, 2, train_steps, tiny_model, batch, "packed", 16)
+    assert parts[0]["count"] == parts[1]["count"] >= 3
+    for found in parts:
+        close(found, whole)
