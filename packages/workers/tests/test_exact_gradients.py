@@ -40,6 +40,6 @@ def test_ranks_with_unequal_work_take_part_in_the_same_collectives(tiny_model: s
     batch["response_mask"][5:] = 0  # the second rank has one row to train, the first has four
     whole = run_ranks(tmp_path, 1, train_steps, tiny_model, batch, "packed", 4096)[0]
     parts = run_ranks(tmp_path, 2, train_steps, tiny_model, batch, "packed", 16)
-    assert parts[0]["count"] == parts[1]["count"] >= 3
+    assert parts[0]["count"] == parts[1]["count"] >= 2  # alone, the second would need one
     for found in parts:
         close(found, whole)
