@@ -15,7 +15,19 @@ from verl.trainer.ppo import core_algos as verl
 import rl_algos as ra
 
 Pair = tuple[str, float | None, Callable[[], object], Callable[[], object]]
-LOSSES = ("clip_higher", "gspo", "cispo", "sapo", "geo_mean", "gpg", "clip_cov", "kl_cov", "dppo_tv", "dppo_kl", "dro")
+LOSSES = (
+    "clip_higher",
+    "gspo",
+    "cispo",
+    "sapo",
+    "geo_mean",
+    "gpg",
+    "clip_cov",
+    "kl_cov",
+    "dppo_tv",
+    "dppo_kl",
+    "dro",
+)
 OPTIONS = {"gspo": {"clip_ratio": 0.2}, "cispo": {"clip_ratio": 0.2}, "geo_mean": {"clip_ratio": 0.2}}
 
 

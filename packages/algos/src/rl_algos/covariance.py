@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Unpack
 import torch
 
 from rl_algos.errors import DTypeError, OptionError, ShapeError
-from rl_algos.masking import select
+from rl_algos.masking import as_number, select
 from rl_algos.ppo import bounded_loss, clip_bounds
 from rl_algos.registry import register_policy_loss
 from rl_algos.token_loss import (
@@ -21,7 +21,7 @@ from rl_algos.token_loss import (
     clamp_log_ratio,
     evaluate,
 )
-from rl_algos.validation import check_mask, check_tokens
+from rl_algos.validation import check_mask, check_tokens, compute_dtype
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -62,12 +62,12 @@ def select_clip_cov_tokens(
     with torch.no_grad():
         mask, covariance = _covariance(log_prob, advantages, response_mask)
         check_tokens(log_prob.shape, old_log_prob=old_log_prob)
-        ratio = clamp_log_ratio(select(log_prob, mask) - select(old_log_prob, mask)).exp()
+        ratio = clamp_log_ratio(select(log_prob, mask) - select(old_log_prob, mask)).exp_()
         gain = select(advantages, mask)
         clipped = ((gain > 0) & (ratio > 1.0 + high)) | ((gain < 0) & (ratio < 1.0 - low))
         candidates = mask & ~clipped & (covariance > clip_cov_lb) & (covariance < clip_cov_ub)
         places = candidates.flatten().nonzero()[:, 0]
-        number = max(1, int(clip_cov_ratio * int(mask.sum())))
+        number = max(1, int(clip_cov_ratio * int(mask.count_nonzero())))
         drawn = torch.randperm(places.numel(), generator=generator)[:number].to(places.device)
         chosen = torch.zeros(mask.numel(), dtype=torch.bool, device=mask.device)
         chosen[places[drawn]] = True
@@ -84,10 +84,11 @@ def select_kl_cov_tokens(
     _check_share("kl_cov_ratio", kl_cov_ratio)
     with torch.no_grad():
         mask, covariance = _covariance(log_prob, advantages, response_mask)
-        tokens = int(mask.sum())
+        tokens = int(mask.count_nonzero())
         chosen = torch.zeros(mask.numel(), dtype=torch.bool, device=mask.device)
         if tokens:
-            ranked = torch.where(mask, covariance, float("-inf")).flatten()
+            hidden = 1.0 - as_number(mask, covariance.dtype)
+            ranked = covariance.sub_(hidden, alpha=torch.finfo(covariance.dtype).max).flatten()
             chosen[ranked.topk(max(1, int(tokens * kl_cov_ratio))).indices] = True
         return chosen.view(mask.shape)
 
@@ -153,13 +154,17 @@ def compute_policy_loss_kl_cov(
     _check_selected(selected, log_prob)
 
     def token_loss(rows: Rows) -> TokenLoss:
-        log_ratio = clamp_log_ratio(rows.log_ratio)
+        raw = rows.log_ratio.detach()
+        log_ratio = clamp_log_ratio(raw)
         chosen = rows.extras["selected"]
-        loss = ppo_kl_coef * log_ratio.abs() * chosen - rows.advantages * log_ratio.exp()
-        metrics = rows.ratio_metrics(rows.log_ratio)
-        metrics["ppo_kl_abs"] = rows.mean(rows.log_ratio.abs())
+        penalty = as_number(chosen, raw.dtype).mul_(ppo_kl_coef)
+        surrogate = rows.advantages * log_ratio.exp()
+        loss = penalty * log_ratio.abs() - surrogate
+        slope = (penalty * raw.sign()).sub_(surrogate).mul_(as_number(log_ratio == raw, raw.dtype))
+        metrics = rows.ratio_metrics(raw)
+        metrics["ppo_kl_abs"] = rows.mean(raw.abs())
         metrics["cov_klfrac"] = rows.share(chosen)
-        return TokenLoss(loss, metrics)
+        return TokenLoss(loss, metrics, slope)
 
     inputs = (old_log_prob, log_prob, advantages, response_mask)
     return evaluate(token_loss, *inputs, extras={"selected": selected}, **weighting)
@@ -168,9 +173,11 @@ def compute_policy_loss_kl_cov(
 def _covariance(log_prob: Tensor, advantages: Tensor, response_mask: Tensor) -> tuple[Tensor, Tensor]:
     shape = check_tokens(log_prob=log_prob, advantages=advantages)
     mask = check_mask(response_mask, shape)
-    tokens = mask.sum().clamp(min=1)
-    gain, log_p = select(advantages, mask).double(), select(log_prob, mask).double()
-    return mask, (gain - gain.sum() / tokens) * (log_p - log_p.sum() / tokens)
+    tokens = mask.count_nonzero().clamp(min=1)
+    gain, log_p = select(advantages, mask), select(log_prob, mask)
+    dtype = compute_dtype(gain, log_p)
+    gain, log_p = gain.to(dtype), log_p.to(dtype)
+    return mask, (gain - gain.sum() / tokens).mul_(log_p - log_p.sum() / tokens)
 
 
 def _check_share(name: str, share: float) -> None:

@@ -32,7 +32,10 @@ def compute_policy_loss_dro(
         raise OptionError(f"dro_beta is {dro_beta}, expected a positive number")
 
     def token_loss(rows: Rows) -> TokenLoss:
-        loss = 0.5 * dro_beta * rows.log_ratio.square() - rows.advantages * rows.log_prob
-        return TokenLoss(loss, rows.ratio_metrics(rows.log_ratio, clamped=False))
+        log_prob = rows.log_prob.detach()
+        log_ratio = log_prob - rows.old_log_prob
+        slope = (dro_beta * log_ratio).sub_(rows.advantages)
+        loss = 0.5 * dro_beta * log_ratio.square() - rows.advantages * log_prob
+        return TokenLoss(loss, rows.ratio_metrics(log_ratio, clamped=False), slope)
 
     return evaluate(token_loss, old_log_prob, log_prob, advantages, response_mask, **weighting)

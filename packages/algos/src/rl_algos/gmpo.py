@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Unpack
 
 import torch
 
+from rl_algos.masking import as_number
 from rl_algos.ppo import clip_bounds
 from rl_algos.registry import register_policy_loss
 from rl_algos.token_loss import (
@@ -47,12 +48,16 @@ def compute_policy_loss_geo_mean(
     low, high = clip_bounds(clip_ratio, clip_ratio_low, clip_ratio_high, (0.4, 0.4))
 
     def token_loss(rows: Rows) -> TokenLoss:
-        log_ratio = clamp_log_ratio(rows.log_ratio)
+        raw = rows.log_ratio
+        log_ratio = clamp_log_ratio(raw.detach())
         clipped = log_ratio.clamp(-low, high)
         sign = rows.advantages.sign()
         kept = sign * torch.minimum(sign * log_ratio, sign * clipped)
+        # The gradient passes where the clip kept the log-ratio as it is.
+        free = as_number((kept == raw.detach()) & (sign != 0), kept.dtype)
+        kept = kept + free * (raw - raw.detach())
         loss = -rows.row_mean(rows.advantages) * rows.row_mean(kept).exp()
-        metrics = rows.ratio_metrics(rows.log_ratio)
+        metrics = rows.ratio_metrics(raw)
         outside = log_ratio != clipped
         metrics["pg_clipfrac"] = rows.share(outside & (sign > 0))
         metrics["pg_clipfrac_lower"] = rows.share(outside & (sign < 0))

@@ -10,8 +10,7 @@ from rl_algos.errors import OptionError
 from rl_algos.groups import GroupIndex, group_stats
 from rl_algos.outcome import outcome
 from rl_algos.registry import AdvantageEstimator, register_adv_est, register_policy_loss
-from rl_algos.reinforce import log_prob_loss
-from rl_algos.token_loss import PolicyLossOutput, Weighting, evaluate
+from rl_algos.token_loss import PolicyLossOutput, Rows, TokenLoss, Weighting, evaluate
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -56,5 +55,13 @@ def compute_policy_loss_gpg(
     response_mask: Tensor,
     **weighting: Unpack[Weighting],
 ) -> PolicyLossOutput:
-    """GPG's loss, `-A log_prob`: the policy gradient without ratio or clip. Arguments as for `vanilla`."""
-    return evaluate(log_prob_loss, old_log_prob, log_prob, advantages, response_mask, **weighting)
+    """GPG's loss, `-A log_prob`: the policy gradient without ratio or clip. Arguments as for `vanilla`.
+
+    `old_log_prob` is not read, and there are no metrics: `reinforce` is the same loss with them.
+    """
+
+    def token_loss(rows: Rows) -> TokenLoss:
+        slope = -rows.advantages
+        return TokenLoss(slope * rows.log_prob.detach(), gradient=slope)
+
+    return evaluate(token_loss, old_log_prob, log_prob, advantages, response_mask, **weighting)

@@ -27,7 +27,6 @@ def compute_policy_loss_reinforce(
 
 
 def log_prob_loss(rows: Rows) -> TokenLoss:
-    """Per-token `-A log_prob`, gradient `-A`."""
-    loss = -rows.advantages * rows.log_prob.detach()
+    """Per-token `-A log_prob`, gradient `-A`, with the metrics of the ratio."""
     metrics = rows.ratio_metrics(rows.log_ratio, clamped=False)
-    return TokenLoss(loss, metrics, -rows.advantages)
+    return TokenLoss(-rows.advantages * rows.log_prob.detach(), metrics, -rows.advantages)

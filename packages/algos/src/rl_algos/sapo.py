@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Unpack
 import torch
 
 from rl_algos.errors import OptionError
+from rl_algos.masking import as_number
 from rl_algos.registry import register_policy_loss
 from rl_algos.token_loss import (
     PolicyLossOutput,
@@ -45,9 +46,14 @@ def compute_policy_loss_sapo(
         raise OptionError(f"tau_pos={tau_pos} and tau_neg={tau_neg} must be positive")
 
     def token_loss(rows: Rows) -> TokenLoss:
-        ratio = clamp_log_ratio(rows.log_ratio).exp()
+        raw = rows.log_ratio.detach()
+        log_ratio = clamp_log_ratio(raw)
+        ratio = log_ratio.exp()
         tau = choose(rows.advantages > 0, tau_pos, tau_neg, ratio)
-        gate = torch.sigmoid(tau * (ratio - 1.0)) * (4.0 / tau)
-        return TokenLoss(-rows.advantages * gate, rows.ratio_metrics(rows.log_ratio))
+        gate = torch.sigmoid(tau * (ratio - 1.0))
+        slope = (
+            -4.0 * rows.advantages * ratio * gate * (1.0 - gate) * as_number(log_ratio == raw, ratio.dtype)
+        )
+        return TokenLoss(-4.0 * rows.advantages * gate / tau, rows.ratio_metrics(raw), slope)
 
     return evaluate(token_loss, old_log_prob, log_prob, advantages, response_mask, **weighting)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypedDict
 
 import torch
@@ -59,12 +60,17 @@ class Rows:
 
     log_prob: Tensor
     anchor: Tensor
-    old_log_prob: Tensor
     advantages: Tensor
     mask: Tensor
     keep: Tensor
     lengths: Tensor
     extras: Mapping[str, Tensor]
+    unselected_old: Tensor
+
+    @cached_property
+    def old_log_prob(self) -> Tensor:
+        """Log-probs of the policy that sampled, `[b, T]`; made on demand, as some losses read none."""
+        return select(self.unselected_old.to(self.keep.dtype), self.mask)
 
     @property
     def log_ratio(self) -> Tensor:
@@ -167,7 +173,7 @@ def evaluate(
     inputs: dict[str, Tensor | None] = {
         "log_prob": log_prob.detach(),
         "anchor": anchor,
-        "old_log_prob": old_log_prob.detach(),
+        "unselected_old": old_log_prob.detach(),
         "advantages": advantages.detach(),
         "rollout_is_weights": rollout_is_weights,
         **{f"extras/{name}": tensor for name, tensor in (extras or {}).items()},
@@ -227,7 +233,7 @@ class _Blocks:
             if tensor is None:
                 continue
             piece = tensor[part]
-            if piece.is_floating_point():
+            if piece.is_floating_point() and name != "unselected_old":
                 piece = select(piece.detach().to(self.dtype), mask)
             if name.startswith("extras/"):
                 extras[name.removeprefix("extras/")] = piece
