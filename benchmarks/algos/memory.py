@@ -48,10 +48,8 @@ def main() -> None:
             peaks.append(int(out.split()[-1]))
         share = peaks[0] / max(peaks[1], 1)
         mark = "" if share <= 0.5 else "   ABOVE TARGET"
-        print(
-            f"{name:12s} ours {peaks[0]:5d} MB   verl {peaks[1]:5d} MB   share {share:.2f} (target 0.50){mark}",
-            flush=True,
-        )
+        line = f"{name:12s} ours {peaks[0]:5d} MB   verl {peaks[1]:5d} MB   share {share:.2f} (target 0.50)"
+        print(line + mark, flush=True)
 
 
 if __name__ == "__main__":
