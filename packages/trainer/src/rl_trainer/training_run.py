@@ -159,7 +159,9 @@ class TrainingRun:
 
     def start(self, prompts: DataProto, sampling: SamplingConfig | None = None) -> Generation:
         """Begin to generate one response per row."""
-        inputs = prompts.select()
+        # Only agent loops read what belongs to a row beside its tokens.
+        objects = None if self.config.actor_rollout_ref.rollout.agent_loop else ["uid"]
+        inputs = prompts.select(non_tensor_batch_keys=objects)
         inputs.meta_info = {"sampling": sampling} if sampling else {}
         return Generation(prompts, self.rollout_wg.submit("generate_sequences", inputs), self.version)
 
