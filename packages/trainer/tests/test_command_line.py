@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+
 from rl_trainer.cli import main
 from rl_trainer.tiny import tiny_overrides
 

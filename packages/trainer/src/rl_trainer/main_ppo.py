@@ -20,7 +20,7 @@ from .plan import resolve
 from .task_runner import TaskRunner
 from .training_run import FitResult
 
-START_TIMEOUT_S = 120.0
+ANSWER_TIMEOUT_S = 300.0
 
 
 def run_ppo(
@@ -44,22 +44,39 @@ def run_ppo(
     with cluster(config), display or Display() as screen:
         remote: Any = ray.remote(runner_class)
         runner = remote.options(num_cpus=0, max_concurrency=2).remote()
-        result = runner.run.remote(config)
         try:
-            while not ray.wait([result], timeout=0)[0]:
-                for event in ray.get(runner.next_events.remote(0.5), timeout=START_TIMEOUT_S):
-                    screen.show(event)
-            for event in ray.get(runner.next_events.remote(0.0), timeout=START_TIMEOUT_S):
-                screen.show(event)
-            return cast(FitResult, ray.get(result))
+            return follow(runner, config, screen)
         except ray.exceptions.RayTaskError as error:
-            cause = error.cause if isinstance(error.cause, RLTrainerError) else None
-            raise (
-                cause
-                or TrainingError(f"the run failed; logs: {config.trainer.default_local_dir}/logs\n{error}")
+            if isinstance(error.cause, RLTrainerError):
+                raise error.cause from error
+            raise TrainingError(f"the run failed; logs: {logs_of(config)}\n{error}") from error
+        except ray.exceptions.GetTimeoutError as error:
+            raise TrainingError(
+                f"the driver program did not answer within {ANSWER_TIMEOUT_S:.0f} s; logs: {logs_of(config)}"
+            ) from error
+        except ray.exceptions.RayActorError as error:
+            raise TrainingError(
+                f"the driver program died (out of memory?); logs: {logs_of(config)}\n{error}"
             ) from error
         finally:
             ray.kill(runner)
+
+
+def follow(runner: Any, config: PPOConfig, screen: Display) -> FitResult:
+    """Run the driver program and show its events until it ends."""
+    result = runner.run.remote(config)
+    ended = False
+    while not ended:
+        # Asked before the events are read, so that the last ones are read too.
+        ended = bool(ray.wait([result], timeout=0)[0])
+        for event in ray.get(runner.next_events.remote(0.0 if ended else 0.5), timeout=ANSWER_TIMEOUT_S):
+            screen.show(event)
+    return cast(FitResult, ray.get(result))
+
+
+def logs_of(config: PPOConfig) -> str:
+    """Where a run's processes write."""
+    return f"{config.trainer.default_local_dir}/logs"
 
 
 def run_here(config: PPOConfig, runner_class: type[TaskRunner], screen: Display) -> FitResult:
@@ -76,7 +93,11 @@ def cluster(config: PPOConfig) -> Iterator[None]:
         return
     address = config.trainer.ray_address or os.environ.get("RAY_ADDRESS", "")
     options: dict[str, Any] = {"address": address} if address else _own_cluster(config)
-    ray.init(log_to_driver=False, logging_level=logging.ERROR, configure_logging=False, **options)
+    try:
+        ray.init(log_to_driver=False, logging_level=logging.ERROR, configure_logging=False, **options)
+    except (ConnectionError, ValueError, RuntimeError) as error:
+        where = f"trainer.ray_address={address!r}" if address else "on this machine"
+        raise TrainingError(f"no Ray cluster {where}: {error}") from error
     try:
         yield
     finally:
