@@ -20,7 +20,7 @@ from rl_trainer import load_config, run_ppo
 PROMPTS, SAMPLES, TOKENS = 8, 4, 64
 PARTS = {
     "generation": "timing_s/gen",
-    "of which weight sync": "rollout/push_weights_s/max",
+    "of which weight sync": "timing_s/push_weights/max",
     "old log-probs": "timing_s/old_log_prob",
     "training": "timing_s/update_actor",
 }

@@ -159,7 +159,7 @@ class ActorRolloutRefWorker(EngineWorker):
             pushed = time.perf_counter() - start
             out = manager.postprocess_data(self._generate(rollout, manager.preprocess_data(prompts)))
         metrics = out.meta_info.get("metrics", {})
-        out.meta_info["metrics"] = {**metrics, "rollout/push_weights_s/max": pushed}
+        out.meta_info["metrics"] = {**metrics, "timing_s/push_weights/max": pushed}
         return out
 
     def _generate(self, rollout: BaseRollout, prompts: DataProto) -> DataProto:
