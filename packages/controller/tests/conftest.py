@@ -20,6 +20,21 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
 
 MB = 1 << 20
+SHARED = "shared_by_the_session"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def pools_end_with_their_module() -> Iterator[None]:
+    """Give back what the tests of a file reserved and did not release: other files need the CPUs."""
+    yield
+    import ray
+    from ray.util.placement_group import get_placement_group, placement_group_table, remove_placement_group
+
+    if not ray.is_initialized():
+        return
+    for entry in placement_group_table().values():
+        if entry["state"] in ("CREATED", "PENDING") and not entry["name"].startswith(SHARED):
+            remove_placement_group(get_placement_group(entry["name"]))
 
 
 @pytest.fixture(scope="session")
@@ -57,7 +72,9 @@ def pool(cluster: None) -> Iterator[Any]:
     """Two slots of the first node that many groups share."""
     from rl_controller import RayResourcePool
 
-    pool = RayResourcePool([2], use_gpu=False, resources_per_slot={"main": 1}, max_colocate_count=20)
+    pool = RayResourcePool(
+        [2], use_gpu=False, name_prefix=SHARED, resources_per_slot={"main": 1}, max_colocate_count=20
+    )
     yield pool
     pool.release()
 
