@@ -87,6 +87,20 @@ def test_reference_and_actor_must_compute_alike(overrides: list[str]) -> None:
         resolve(load_config("tiny_grpo", [*overrides, *words]))
 
 
+def test_a_correction_that_would_correct_nothing_is_refused(overrides: list[str]) -> None:
+    key = "algorithm.rollout_correction"
+    both = [f"{key}.bypass_mode=true", f"{key}.rollout_is=token"]
+    with pytest.raises(ConfigError, match="compare them with themselves"):
+        resolve(load_config("tiny_grpo", [*overrides, *both]))
+
+
+def test_rows_of_an_older_policy_must_be_corrected_for(overrides: list[str]) -> None:
+    ahead = ["trainer.staleness=1", "trainer.n_rollout_workers_per_node=1"]
+    with pytest.raises(ConfigError, match="rows of an older policy"):
+        resolve(load_config("tiny_grpo", [*overrides, *ahead]))
+    resolve(load_config("tiny_grpo", [*overrides, *ahead, "algorithm.rollout_correction.bypass_mode=true"]))
+
+
 def test_the_command_line_ends_with_one_line_and_no_traceback(capfd: pytest.CaptureFixture[str]) -> None:
     assert main(["train", "tiny_grpo", "trainer.sede=1"]) == 2
     error = capfd.readouterr().err

@@ -109,6 +109,11 @@ def _check_algorithm(config: PPOConfig) -> None:
     _one_of(correction.rollout_rs, ("none", "ratio", "k2", "k3"), "algorithm.rollout_correction.rollout_rs")
     levels = ("token", "sum", "mean", "max")
     _one_of(correction.rollout_rs_level, levels, "algorithm.rollout_correction.rollout_rs_level")
+    if correction.bypass_mode and correction.active:
+        raise ConfigError(
+            "algorithm.rollout_correction.bypass_mode=true makes the engine's log-probs the old ones, so that "
+            "rollout_is and rollout_rs would compare them with themselves: set both to none, or this to false"
+        )
     if needs(config, "reward_components") and not config.algorithm.gdpo_reward_keys:
         raise ConfigError(
             "algorithm.adv_estimator=gdpo needs algorithm.gdpo_reward_keys: the names of the numbers in the "
@@ -169,10 +174,12 @@ def _check_trainer(config: PPOConfig) -> None:
             f"trainer.staleness={trainer.staleness} generates while others train: set "
             "trainer.n_rollout_workers_per_node to 1 or more"
         )
-    if trainer.staleness and config.algorithm.rollout_correction.rollout_is == "none":
+    correction = config.algorithm.rollout_correction
+    if trainer.staleness and correction.rollout_is == "none" and not correction.bypass_mode:
         raise ConfigError(
             f"trainer.staleness={trainer.staleness} trains on rows of an older policy: set "
-            "algorithm.rollout_correction.rollout_is to token or sequence"
+            "algorithm.rollout_correction.rollout_is to token or sequence, or bypass_mode=true, where the "
+            "loss's own ratio is to the policy that sampled"
         )
     for key in ("max_ckpt_to_keep", "timeout_s", "total_epochs", "nnodes"):
         _positive(getattr(trainer, key), f"trainer.{key}")
