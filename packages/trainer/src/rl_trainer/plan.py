@@ -111,7 +111,7 @@ def _check_algorithm(config: PPOConfig) -> None:
     _one_of(correction.rollout_rs_level, levels, "algorithm.rollout_correction.rollout_rs_level")
     if correction.bypass_mode and correction.active:
         raise ConfigError(
-            "algorithm.rollout_correction.bypass_mode=true makes the engine's log-probs the old ones, so that "
+            "algorithm.rollout_correction.bypass_mode=true takes the engine's log-probs as the old ones: "
             "rollout_is and rollout_rs would compare them with themselves: set both to none, or this to false"
         )
     if needs(config, "reward_components") and not config.algorithm.gdpo_reward_keys:
