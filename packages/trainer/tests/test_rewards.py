@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -31,6 +32,31 @@ async def compute_score(data_source, solution_str, ground_truth, extra_info):
     if ground_truth == "other": return {"score": 3, "length": extra_info["n"]}
     await asyncio.sleep(0)
     return float(solution_str == ground_truth)
+
+def with_columns(data_source, solution_str, ground_truth, extra_info, level, note="none"):
+    return {"score": level, "note_length": len(note)}
+"""
+
+LIST_FUNCTION = """
+import time
+
+def right(prompts, completions, answer, **columns):
+    assert sorted(columns) == ["data_source", "extra_info", "reward_model"], sorted(columns)
+    if "raise" in answer: raise RuntimeError("no")
+    if "hang" in answer: time.sleep(600)
+    return [None if a == "none" else float(c == a) for c, a in zip(completions, answer, strict=True)]
+
+async def rows_of_the_call(prompts, completions):
+    return [len(prompts)] * len(completions)
+
+def chat(prompts, completions, **columns):
+    return [len(p[0]["content"]) + 10 * len(c[0]["content"]) for p, c in zip(prompts, completions)]
+
+def too_few(prompts, completions):
+    return [1.0]
+
+def needs_more(completions, answer):
+    return [1.0] * len(completions)
 """
 
 
@@ -38,7 +64,7 @@ def decode(ids: list[list[int]], skip_special_tokens: bool) -> list[str]:
     return ["".join(map(chr, row)) for row in ids]
 
 
-def batch(truths: list[str], text: str = "yes") -> DataProto:
+def batch(truths: list[str], text: str = "yes", **more: list[Any]) -> DataProto:
     rows, width = len(truths), len(text) + 2
     responses = torch.zeros(rows, width, dtype=torch.int64)
     responses[:, : len(text)] = torch.tensor([ord(letter) for letter in text])
@@ -48,7 +74,8 @@ def batch(truths: list[str], text: str = "yes") -> DataProto:
         "data_source": ["test"] * rows,
         "reward_model": [{"ground_truth": truth} for truth in truths],
         "extra_info": [{"n": 7}] * rows,
-    }
+        "uid": [str(row) for row in range(rows)],
+    } | more
     attention = torch.cat([torch.ones(rows, 4, dtype=torch.int64), mask], dim=1)
     return DataProto.from_dict(
         {"responses": responses, "response_mask": mask, "attention_mask": attention},
@@ -60,8 +87,21 @@ def batch(truths: list[str], text: str = "yes") -> DataProto:
 def manager(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RewardManager]:
     file = tmp_path_factory.mktemp("reward") / "reward.py"
     file.write_text(FUNCTION)
+    with managed(f"{file}:compute_score", processes=2) as manager:
+        yield manager
+
+
+@pytest.fixture(scope="module")
+def list_file(tmp_path_factory: pytest.TempPathFactory) -> str:
+    file = tmp_path_factory.mktemp("reward") / "list_reward.py"
+    file.write_text(LIST_FUNCTION)
+    return str(file)
+
+
+@contextmanager
+def managed(function: str, processes: int = 1) -> Iterator[RewardManager]:
     tokenizer = cast(PreTrainedTokenizerBase, SimpleNamespace(batch_decode=decode))
-    manager = RewardManager(f"{file}:compute_score", tokenizer, timeout_s=5.0, num_processes=2)
+    manager = RewardManager(function, tokenizer, timeout_s=5.0, num_processes=processes)
     yield manager
     manager.close()
 
@@ -82,6 +122,57 @@ def test_keys_that_a_row_lacks_are_nan(manager: RewardManager) -> None:
     np.testing.assert_array_equal(extras["format"], [1, np.nan, np.nan])
     np.testing.assert_array_equal(extras["length"], [np.nan, 7, np.nan])
     assert "note" not in extras
+
+
+def test_further_columns_reach_a_function_that_names_them(manager: RewardManager) -> None:
+    rows = batch(["yes"] * 2, level=[3, 4], unread=["x", "y"])
+    with managed(manager.function.replace(":compute_score", ":with_columns")) as named:
+        result = named(rows)
+    assert result.scores.tolist() == [3, 4] and result.extras["note_length"].tolist() == [4, 4]
+    assert manager(rows).scores.tolist() == [1, 1]  # which takes no column but its four
+
+
+def test_a_function_of_lists_gets_the_columns_as_lists(list_file: str) -> None:
+    answers = ["yes", "no", "none", "yes"]
+    with managed(f"{list_file}:right") as manager:
+        result = manager(batch(answers, answer=answers, raw_prompt=["p"] * 4))
+    torch.testing.assert_close(result.scores, torch.tensor([1, 0, float("nan"), 1]), equal_nan=True)
+    assert result.failures == {"raised": 0, "timed_out": 0, "no_value": 1}
+
+
+def test_a_call_that_fails_for_many_rows_costs_only_the_rows_that_fail_alone(list_file: str) -> None:
+    answers = ["yes", "raise", "yes", "no", "hang", "yes"]
+    with managed(f"{list_file}:right", processes=2) as manager:
+        result = manager(batch(answers, answer=answers, raw_prompt=["p"] * 6))
+    nan = float("nan")
+    torch.testing.assert_close(result.scores, torch.tensor([1, nan, 1, 0, nan, 1]), equal_nan=True)
+    assert result.failures == {"raised": 1, "timed_out": 1, "no_value": 0}
+
+
+def test_rows_are_spread_over_processes_and_calls_stay_short(list_file: str) -> None:
+    with managed(f"{list_file}:rows_of_the_call", processes=2) as manager:
+        for rows, sizes in ((1, [1]), (5, [2, 3]), (100, [25] * 4)):
+            scores = manager(batch(["yes"] * rows, raw_prompt=["p"] * rows)).scores.tolist()
+            assert scores == [float(size) for size in sizes for _ in range(size)]
+
+
+def test_a_chat_prompt_has_a_completion_of_messages(list_file: str) -> None:
+    prompt = [{"role": "user", "content": "four"}]
+    with managed(f"{list_file}:chat") as manager:
+        assert manager(batch(["yes"], raw_prompt=[prompt])).scores.tolist() == [34]
+
+
+def test_a_list_of_another_length_is_worth_nothing(list_file: str) -> None:
+    with managed(f"{list_file}:too_few") as manager:
+        result = manager(batch(["yes"] * 3, raw_prompt=["p"] * 3))
+    assert result.scores.isnan().all() and result.failures["no_value"] == 3
+
+
+def test_a_function_of_neither_form_is_an_error_at_once(list_file: str) -> None:
+    with pytest.raises(RewardError, match="it has no data_source, solution_str"):
+        load_reward_function(f"{list_file}:needs_more")
+    with pytest.raises(RewardError, match="not a function"):
+        load_reward_function("rl_trainer.tasks:LETTERS")
 
 
 @pytest.mark.parametrize(

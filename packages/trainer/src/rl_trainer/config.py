@@ -46,7 +46,7 @@ class RewardConfig:
     function: str = ""
     """Rule reward: a built-in name (gsm8k, math_verify, ...), `package.module:name` or `file.py:name`."""
     timeout_s: float = 30.0
-    """Longest time for one row; a row that takes longer is left out of the step and counted."""
+    """Longest time for one call; a row that takes longer alone is left out of the step and counted."""
     num_processes: int = 1
     """Processes that compute rule rewards side by side."""
     model_enable: bool = False

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, cast
 
 import numpy as np
@@ -20,9 +21,12 @@ from transformers import PreTrainedTokenizerBase
 from rl_protocol import DataProto
 
 from .errors import RewardError
-from .reward_process import load_reward_function, score_row
+from .reward_process import accepts, call_reward, load_reward_function, takes_lists
 
 logger = logging.getLogger(__name__)
+
+Outcome = dict[str, float] | str  # a row's numbers, or the kind of its failure
+ROWS_PER_CALL = 32  # most rows that a function of lists gets at once
 
 
 @dataclass(frozen=True)
@@ -71,16 +75,19 @@ class NoRule:
 
 
 class RewardManager:
-    """Scores responses with `compute_score(data_source, solution_str, ground_truth, extra_info)`.
+    """Scores responses with a function of one row or of many.
 
-    The function returns a float, or a dict with `score` and more numbers that are logged, or None for
-    "no value". A row whose call raises, takes longer than the limit, or returns no finite number costs
-    that row only.
+    `compute_score(data_source, solution_str, ground_truth, extra_info)` returns a float, or a dict with
+    `score` and more numbers that are logged, or None for "no value". `f(prompts, completions, **columns)`
+    returns a list of these for the rows of one call. Either may name further columns of the dataset.
+
+    A row whose call raises, takes longer than the limit, or returns no finite number costs that row only:
+    where a call for many rows fails, each of them is tried alone.
 
     Args:
         function: `package.module:name` or `path/to/file.py:name`.
         tokenizer: decodes responses (special tokens left out).
-        timeout_s: limit for one row.
+        timeout_s: limit for one call.
         num_processes: processes that score side by side.
 
     Raises:
@@ -94,18 +101,19 @@ class RewardManager:
         timeout_s: float = 30.0,
         num_processes: int = 1,
     ) -> None:
-        load_reward_function(function)
+        self.takes_lists = takes_lists(load_reward_function(function))
         self.function, self.tokenizer, self.timeout_s = function, tokenizer, timeout_s
+        self.num_processes = num_processes
         context = multiprocessing.get_context("spawn")
         self.pool = ProcessPool(max_workers=num_processes, context=context)
 
     def __call__(self, batch: DataProto) -> RewardResult:
         """Score every row of a generated batch (`responses`, `response_mask`, the dataset's columns)."""
-        rows = self._rows(batch)
-        futures = [
-            self.pool.schedule(score_row, args=[self.function, row], timeout=self.timeout_s) for row in rows
-        ]
-        return gather_scores([self._outcome(future) for future in futures])
+        arguments, rows = self._arguments(batch), len(batch)
+        if self.takes_lists:
+            return gather_scores(self._list_outcomes(arguments, cut(rows, self.num_processes)))
+        results = map(self._result, [self._schedule(arguments, row) for row in range(rows)])
+        return gather_scores([failure or read_score(value) for value, failure in results])
 
     def decode(self, batch: DataProto) -> list[str]:
         """The responses as text."""
@@ -120,36 +128,79 @@ class RewardManager:
         self.pool.stop()  # type: ignore[no-untyped-call]
         self.pool.join()
 
-    def _rows(self, batch: DataProto) -> list[dict[str, Any]]:
-        columns = batch.non_tensor_batch
-        truths = [(value or {}).get("ground_truth") for value in columns["reward_model"]]
-        return [
-            {"data_source": source, "solution_str": text, "ground_truth": truth, "extra_info": extra}
-            for source, text, truth, extra in zip(
-                columns["data_source"], self.decode(batch), truths, columns["extra_info"], strict=True
-            )
-        ]
+    def _arguments(self, batch: DataProto) -> dict[str, list[Any]]:
+        """What the function accepts of a batch, each as a list over rows."""
+        columns = {name: list(values) for name, values in batch.non_tensor_batch.items() if name != "uid"}
+        texts = self.decode(batch)
+        if self.takes_lists:
+            prompts = columns.pop("raw_prompt")
+            columns |= {"prompts": prompts, "completions": list(map(as_completion, prompts, texts))}
+        else:
+            truths = [(value or {}).get("ground_truth") for value in columns["reward_model"]]
+            columns |= {"solution_str": texts, "ground_truth": truths}
+        function = load_reward_function(self.function)
+        return {name: values for name, values in columns.items() if accepts(function, name)}
 
-    def _outcome(self, future: Future[Any]) -> dict[str, float] | str:
-        """A row's numbers, or the kind of its failure."""
+    def _schedule(self, arguments: Mapping[str, list[Any]], rows: int | slice) -> Future[Any]:
+        part = {name: values[rows] for name, values in arguments.items()}
+        return self.pool.schedule(call_reward, args=[self.function, part], timeout=self.timeout_s)
+
+    def _list_outcomes(self, arguments: Mapping[str, list[Any]], parts: Sequence[slice]) -> list[Outcome]:
+        """Outcomes of the rows of each part, one call per part; the rows of a failed call are tried alone."""
+        futures = [self._schedule(arguments, part) for part in parts]
+        found: list[Outcome] = []
+        for part, future in zip(parts, futures, strict=True):
+            value, failure = self._result(future)
+            if not failure:
+                found += read_scores(value, part.stop - part.start)
+            elif part.stop - part.start == 1:
+                found.append(failure)
+            else:
+                alone = [slice(row, row + 1) for row in range(part.start, part.stop)]
+                found += self._list_outcomes(arguments, alone)
+        return found
+
+    def _result(self, future: Future[Any]) -> tuple[object, str]:
+        """What a call gave, and the kind of its failure or ""."""
         try:
-            return read_score(future.result())
+            return future.result(), ""
         except FutureTimeoutError:
-            logger.warning("the reward function took over %.0f s for a row; it is left out", self.timeout_s)
-            return "timed_out"
+            logger.warning("a call of the reward function took over %.0f s and was ended", self.timeout_s)
+            return None, "timed_out"
         except Exception as error:  # the boundary to a user's code: whatever it raised costs its row only
-            logger.warning("the reward function raised for a row, which is left out: %r", error)
-            return "raised"
+            logger.warning("a call of the reward function raised: %r", error)
+            return None, "raised"
 
 
-def read_score(value: object) -> dict[str, float] | str:
+def cut(rows: int, processes: int) -> list[slice]:
+    """Even parts of a batch: one per process, or more where those would be long."""
+    count = max(processes, -(-rows // ROWS_PER_CALL))
+    edges = [rows * part // count for part in range(count + 1)]
+    return [slice(start, stop) for start, stop in pairwise(edges) if stop > start]
+
+
+def as_completion(prompt: object, text: str) -> object:
+    """A response in the form of its prompt: text, or a list with one message."""
+    return text if isinstance(prompt, str) else [{"role": "assistant", "content": text}]
+
+
+def read_scores(value: object, rows: int) -> list[Outcome]:
+    """Each row's numbers in what a function of lists returned; a list of another length has none."""
+    values = value.tolist() if isinstance(value, (np.ndarray, torch.Tensor)) else value
+    if not isinstance(values, Sequence) or len(values) != rows:
+        logger.warning("a reward function returned %.200r for %d rows, not a list of as many", values, rows)
+        return ["no_value"] * rows
+    return [read_score(one) for one in values]
+
+
+def read_score(value: object) -> Outcome:
     """The numbers in what a reward function returned, or `no_value`."""
     numbers = value if isinstance(value, Mapping) else {"score": value}
     read = {str(name): float(x) for name, x in numbers.items() if isinstance(x, (int, float, np.number))}
     return read if math.isfinite(read.get("score", math.nan)) else "no_value"
 
 
-def gather_scores(outcomes: Sequence[dict[str, float] | str]) -> RewardResult:
+def gather_scores(outcomes: Sequence[Outcome]) -> RewardResult:
     """Rows' outcomes as arrays; a name that a row lacks is NaN there."""
     rows = [outcome if isinstance(outcome, dict) else {} for outcome in outcomes]
     names = dict.fromkeys(name for row in rows for name in row)

@@ -1,4 +1,4 @@
-"""What runs inside a reward process: a user's function on one row. Imports nothing heavy."""
+"""What runs inside a reward process: a user's function, of either form. Imports nothing heavy."""
 
 from __future__ import annotations
 
@@ -17,12 +17,27 @@ from .scores import BUILT_IN
 
 RewardFunction = Callable[..., Any]
 ROW_ARGUMENTS = ("data_source", "solution_str", "ground_truth", "extra_info")
+LIST_ARGUMENTS = ("prompts", "completions")
 
 
-def score_row(function: str, row: Mapping[str, Any]) -> object:
-    """Call the reward function on one row, waiting for it where it is a coroutine function."""
-    value = load_reward_function(function)(**row)
+def call_reward(function: str, arguments: Mapping[str, Any]) -> object:
+    """Call the reward function, waiting for it where it is a coroutine function."""
+    value = load_reward_function(function)(**arguments)
     return asyncio.run(_wait(value)) if inspect.isawaitable(value) else value
+
+
+def takes_lists(function: RewardFunction) -> bool:
+    """Whether a function is `f(prompts, completions, **columns)`: one call for many rows."""
+    return set(LIST_ARGUMENTS) <= set(inspect.signature(function).parameters)
+
+
+def accepts(function: RewardFunction, name: str) -> bool:
+    """Whether a function can be called with an argument of this name."""
+    parameters = inspect.signature(function).parameters
+    taken = parameters.get(name)
+    if taken is not None:
+        return taken.kind in (taken.POSITIONAL_OR_KEYWORD, taken.KEYWORD_ONLY)
+    return any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
 
 
 @cache
@@ -47,12 +62,19 @@ def load_reward_function(spec: str) -> RewardFunction:
         function = getattr(module, name)
     except (ImportError, AttributeError, FileNotFoundError, SyntaxError) as error:
         raise RewardError(f"reward.function={spec!r} can't be loaded: {error}") from error
-    try:
-        inspect.signature(function).bind(**dict.fromkeys(ROW_ARGUMENTS))
-    except TypeError as error:
-        wanted = ", ".join(ROW_ARGUMENTS)
-        raise RewardError(f"reward.function={spec!r} must accept ({wanted}): {error}") from error
+    _check_signature(spec, function)
     return cast(RewardFunction, function)
+
+
+def _check_signature(spec: str, function: object) -> None:
+    """Further parameters are columns of the dataset, which are not known here."""
+    if not callable(function):
+        raise RewardError(f"reward.function={spec!r} is not a function but {type(function).__name__}")
+    wanted = LIST_ARGUMENTS if takes_lists(function) else ROW_ARGUMENTS
+    missing = [name for name in wanted if not accepts(function, name)]
+    if missing:
+        forms = f"({', '.join(ROW_ARGUMENTS)}) or ({', '.join(LIST_ARGUMENTS)}, **columns)"
+        raise RewardError(f"reward.function={spec!r} must accept {forms}; it has no {', '.join(missing)}")
 
 
 def _load_file(path: str) -> Any:
