@@ -18,12 +18,16 @@ from .cli import main
 from .tasks import LETTERS, copy_rows, write_jsonl
 
 WORD_LENGTH = 3
+CHARACTERS = f"={LETTERS}"
 
 
-def make_tiny_model(folder: Path, seed: int = 0) -> Path:
-    """Write the model and its tokenizer as a Hugging Face folder; the same weights for the same seed."""
+def make_tiny_model(folder: Path, seed: int = 0, characters: str = CHARACTERS) -> Path:
+    """Write the model and its tokenizer as a Hugging Face folder; the same weights for the same seed.
+
+    Every character of `characters` is one token; there are no others but `<pad> <bos> <eos> <unk>`.
+    """
     special = ["<pad>", "<bos>", "<eos>", "<unk>"]
-    vocabulary = {token: i for i, token in enumerate([*special, "=", *LETTERS])}
+    vocabulary = {token: i for i, token in enumerate([*special, *characters])}
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
     tokenizer.pre_tokenizer = pre_tokenizers.Split("", "isolated")
     tokenizer.decoder = decoders.Fuse()
