@@ -18,3 +18,4 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
     terminalreporter.write_line(f"left out: {sum(golden.LEFT_OUT.values())}")
     for reason, number in sorted(golden.LEFT_OUT.items()):
         terminalreporter.write_line(f"  {number:4d}  {reason}")
+    terminalreporter.write_line(f"not looked at by the tests of this run: {dict(golden.never_checked())}")

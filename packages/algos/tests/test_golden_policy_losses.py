@@ -317,3 +317,25 @@ def test_trl_losses(name: str) -> None:
         return trl(case)
 
     check("trl", f"trl/grpo_loss/{name}", adapter)
+
+
+def test_trl_rloo_loss_is_the_clipped_loss_of_whole_rows() -> None:
+    """One ratio per row, the product of its tokens': a batch whose only column holds the row's sums."""
+
+    def adapter(case: Case) -> dict[str, Any]:
+        mask = case.inputs["completion_mask"]
+        if not mask.bool().any(1).all():
+            raise LeftOut("fully masked rows dilute the mean over sequences")
+        if "extreme50" in case.tags:
+            raise LeftOut("log-ratios of 50 without a clamp at 20")
+        log_prob = leaf(case.inputs["per_token_logps"])
+        old = case.inputs["old_per_token_logps"]
+        row, old_row = ((x.double() * mask).sum(1, keepdim=True) for x in (log_prob, old))
+        advantages = case.inputs["advantages"].double()[:, None]
+        low, high = case.params["epsilon_low"], case.params["epsilon_high"]
+        loss, _, _, _ = ra.compute_policy_loss(
+            old_row, row, advantages, torch.ones_like(row), None, low, high, clip_ratio_c=1e30
+        )
+        return {"loss": loss, "grad_per_token_logps": grad(loss, log_prob)}
+
+    check("trl", "trl/rloo_loss", adapter)

@@ -22,12 +22,13 @@ class Outcome:
     """Checked inputs of an outcome estimator.
 
     `scores` float64 `[B]`: the sum of the rewards on the row's selected tokens; `lengths` float64 `[B]`:
-    their number. `keep` `[B, T]`, the mask as 0 and 1, becomes the result.
+    their number. `mask` bool `[B, T]`; `dtype` that of the result.
     """
 
     scores: Tensor
     lengths: Tensor
-    keep: Tensor
+    mask: Tensor
+    dtype: torch.dtype
 
     @property
     def counted(self) -> Tensor:
@@ -35,26 +36,31 @@ class Outcome:
         return self.lengths > 0
 
     def to_tokens(self, advantages: Tensor) -> Tensor:
-        """Spread one finite value per row `[B]` over its selected tokens, 0 elsewhere; once: it uses up
-        `keep`."""
-        return self.keep.mul_(advantages.to(self.keep.dtype)[:, None])
+        """Spread one finite value per row `[B]` over its selected tokens, 0 elsewhere."""
+        column = advantages.to(self.dtype)[:, None]
+        out = torch.empty(self.mask.shape, dtype=self.dtype, device=self.mask.device)
+        for part in row_blocks(self.mask, _ELEMENTS):
+            out[part].copy_(self.mask[part].view(torch.uint8)).mul_(column[part])
+        return out
 
 
 def outcome(token_level_rewards: Tensor, response_mask: Tensor) -> Outcome:
     """Check `[B, T]` rewards and mask and reduce them to one score per row."""
     mask = check_mask(response_mask, check_tokens(token_level_rewards=token_level_rewards))
     dtype = compute_dtype(token_level_rewards)
-    keep = torch.empty(mask.shape, dtype=dtype, device=mask.device)
-    scores, lengths = keep.new_empty(2, mask.shape[0])
+    scores, lengths = torch.empty((2, mask.shape[0]), dtype=dtype, device=mask.device)
+    scratch: Tensor | None = None
     for part in row_blocks(mask, _ELEMENTS):
-        chosen = keep[part].copy_(mask[part].view(torch.uint8))
-        torch.sum(chosen, dim=1, out=lengths[part])
-        torch.sum(token_level_rewards[part] * chosen, dim=1, out=scores[part])
+        # One scratch block, reused while it lies in the cache: the rewards are read once, nothing is kept.
+        selected = mask[part].view(torch.uint8)
+        scratch = selected.to(dtype) if scratch is None else scratch[: len(selected)].copy_(selected)
+        torch.sum(scratch, dim=1, out=lengths[part])
+        torch.sum(scratch.mul_(token_level_rewards[part]), dim=1, out=scores[part])
     # A product lets NaN and infinity through from under the mask; rows that show it are summed by selection.
     tainted = ~scores.isfinite()
     if bool(tainted.any()):
         scores[tainted] = select(token_level_rewards[tainted].to(dtype), mask[tainted]).sum(dim=1)
-    return Outcome(scores.double(), lengths.double(), keep)
+    return Outcome(scores.double(), lengths.double(), mask, dtype)
 
 
 def whiten_rows(values: Tensor, lengths: Tensor) -> Tensor:
