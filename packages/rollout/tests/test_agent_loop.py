@@ -114,7 +114,7 @@ def test_a_template_that_rewrites_history_is_reported_and_costs_its_row(tokenize
     assert out.non_tensor_batch["agent_error"][0].startswith("ChatHistoryRewrittenError")
     assert out.batch["response_mask"].sum() == 0
     assert out.batch["attention_mask"][0, 40:].sum() > 0
-    assert out.meta_info["metrics"] == {"agent/failed_rows/sum": 1}
+    assert out.meta_info["metrics"]["agent/failed_rows/sum"] == 1
 
 
 class MixedLoop(AgentLoop):
@@ -136,14 +136,14 @@ def test_failed_and_hanging_rows_are_masked_and_counted(models: dict[str, str]) 
     assert (out.batch["response_mask"].sum(-1) > 0).tolist() == [True, False, False]
     errors = out.non_tensor_batch["agent_error"].tolist()
     assert errors[0] == "" and errors[1] == "ZeroDivisionError: by a tool" and "TimeoutError" in errors[2]
-    assert out.meta_info["metrics"] == {"agent/failed_rows/sum": 2}
+    assert out.meta_info["metrics"]["agent/failed_rows/sum"] == 2
 
 
 def test_an_engine_that_fails_fails_its_rows_and_not_the_next_batch(tokenizer: Any) -> None:
     rollout = toy(tokenizer, ["a<eos>"])
     rollout.broken = True
     out = run_agent_loop(rollout, SingleTurnLoop(), make_prompts([3, 4]))
-    assert out.meta_info["metrics"] == {"agent/failed_rows/sum": 2}
+    assert out.meta_info["metrics"]["agent/failed_rows/sum"] == 2
     rollout.broken = False
     assert run_agent_loop(rollout, SingleTurnLoop(), make_prompts([3])).batch["response_mask"].sum() > 0
 
@@ -166,6 +166,7 @@ def test_turns_go_on_where_the_row_stands(engine: vLLMRollout) -> None:
     prompts = make_prompts([3, 11])
     prompts.meta_info["sampling"] = SamplingConfig(do_sample=False, max_tokens=4, ignore_eos=True)
     out = run_agent_loop(engine, Twice(), prompts)
+    assert out.meta_info["metrics"]["agent/num_turns/mean"] == 2
     assert out.batch["response_mask"][0].tolist() == [1] * 4 + [0] * 2 + [1] * 4 + [0] * 6
     again = make_prompts([9])
     again.batch["input_ids"][0, -9:] = out.batch["input_ids"][0, 45:54]

@@ -153,7 +153,7 @@ def run_agent_loop(
 
     Besides, columns `num_turns` and `agent_error` ("" where all went well). A row that raised or ran out of
     time is data: it keeps its tokens, its mask is 0 throughout, its finish reason is "error", and
-    `meta_info["metrics"]` counts it as `agent/failed_rows/sum`.
+    `meta_info["metrics"]` counts it as `agent/failed_rows/sum`, beside `agent/num_turns/mean` and `.../max`.
     """
     rollout.check_ready()
     engine = AsyncEngine(rollout)
@@ -168,7 +168,7 @@ def run_agent_loop(
     errors = asyncio.run(_run_rows(engine, loop, transcripts, rows, row_timeout_s))
     batch = _collect(rollout, prompts, transcripts, errors)
     batch.meta_info["logprob_space"] = declare_space(prompts, rollout.config.sampling(), rollout.config.dtype)
-    batch.meta_info["metrics"] = {"agent/failed_rows/sum": sum(map(bool, errors))}
+    batch.meta_info["metrics"] = {"agent/failed_rows/sum": sum(map(bool, errors))} | _turns(transcripts)
     return batch
 
 
@@ -192,6 +192,14 @@ async def _run_row(
         logger.warning("an agent row failed: %s", error, exc_info=True)
         return f"{type(error).__name__}: {error}"
     return ""
+
+
+def _turns(transcripts: list[Transcript]) -> dict[str, float]:
+    """Mean and largest number of turns; nothing where there is no row."""
+    turns = [transcript.turns for transcript in transcripts]
+    if not turns:
+        return {}
+    return {"agent/num_turns/mean": sum(turns) / len(turns), "agent/num_turns/max": max(turns)}
 
 
 def _collect(

@@ -116,7 +116,8 @@ class RolloutConfig:
     """Let a checkpoint bring its own model code."""
     agent_loop: str = ""
     """What happens in a row: "" one generation, "tool" turns with a calculator and Python, or
-    `package.module:function`, called with (config, tokenizer) to give an `AgentLoop`."""
+    `package.module:function` or `path/to/file.py:function`, called with (config, tokenizer) to give an
+    `AgentLoop`."""
     max_turns: int = 4
     """Most turns of the policy in a tool loop."""
     val: SamplingConfig = field(default_factory=greedy_sampling)
