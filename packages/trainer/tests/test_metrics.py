@@ -8,10 +8,17 @@ from pathlib import Path
 import pytest
 import torch
 
+from rl_protocol import DataProto, DataProtoFuture, LocalStore
 from rl_trainer.errors import ConfigError
 from rl_trainer.metrics import data_metrics, explained_variance, reduce_metrics
+from rl_trainer.step_batch import StepBatch
 from rl_trainer.tracking import MetricsFile, check_trackers
 from rl_trainer.validation import headline, validation_metrics
+
+
+def rows_on_workers(**columns: torch.Tensor) -> StepBatch:
+    data = DataProto.from_dict(columns, {"uid": list("abc")})
+    return StepBatch(DataProtoFuture.from_data(data, LocalStore()), data.select(batch_keys=[]), data)
 
 
 def test_only_the_last_path_segment_declares_a_reduction() -> None:
@@ -27,19 +34,22 @@ def test_only_the_last_path_segment_declares_a_reduction() -> None:
 
 def test_masked_positions_and_rows_count_in_no_statistic() -> None:
     nan = float("nan")
-    mask = torch.tensor([[1, 1], [1, 0], [0, 0]])
-    tensors = {
-        "token_level_scores": torch.tensor([[0.0, 1.0], [3.0, nan], [nan, nan]]),
-        "token_level_rewards": torch.tensor([[0.0, 1.0], [2.0, nan], [nan, nan]]),
-        "advantages": torch.tensor([[1.0, 1.0], [-1.0, nan], [nan, nan]]),
-        "returns": torch.tensor([[1.0, 1.0], [-1.0, nan], [nan, nan]]),
-        "response_mask": mask,
-        "response_lengths": torch.tensor([2, 1, 2]),
-        "prompt_lengths": torch.tensor([4, 4, 5]),
-    }
-    metrics = data_metrics(tensors, max_response_length=2)
+    batch = rows_on_workers(
+        response_mask=torch.tensor([[1, 1], [1, 0], [0, 0]]),
+        num_actions=torch.tensor([2, 1, 0]),
+        response_lengths=torch.tensor([2, 1, 2]),
+        prompt_lengths=torch.tensor([4, 4, 5]),
+    )
+    batch.put(
+        scores=torch.tensor([1.0, 3.0, nan]),
+        token_level_rewards=torch.tensor([[0.0, 1.0], [2.0, nan], [nan, nan]]),
+        advantages=torch.tensor([[1.0, 1.0], [-1.0, nan], [nan, nan]]),
+        returns=torch.tensor([1.0, -1.0, nan]),
+    )
+    metrics = data_metrics(batch, max_response_length=2)
     assert metrics["critic/score/mean"] == 2.0 and metrics["critic/rewards/mean"] == 1.5
-    assert metrics["critic/advantages/mean"] == pytest.approx(1 / 3)
+    for column in ("advantages", "returns"):  # one per token, one per row
+        assert metrics[f"critic/{column}/mean"] == pytest.approx(1 / 3)
     assert metrics["response_length/clip_ratio"] == pytest.approx(2 / 3)
 
 

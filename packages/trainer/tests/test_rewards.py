@@ -76,9 +76,8 @@ def batch(truths: list[str], text: str = "yes", **more: list[Any]) -> DataProto:
         "extra_info": [{"n": 7}] * rows,
         "uid": [str(row) for row in range(rows)],
     } | more
-    attention = torch.cat([torch.ones(rows, 4, dtype=torch.int64), mask], dim=1)
     return DataProto.from_dict(
-        {"responses": responses, "response_mask": mask, "attention_mask": attention},
+        {"responses": responses, "response_mask": mask, "response_lengths": mask.sum(1)},
         {name: np.array(values, dtype=object) for name, values in columns.items()},
     )
 

@@ -15,7 +15,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase
 from rl_trainer.config import DataConfig
 from rl_trainer.dataset import PromptDataset, collate
 from rl_trainer.errors import DataError
-from rl_trainer.reward_process import score_row
+from rl_trainer.reward_process import call_reward
 from rl_trainer.seeds import row_seeds
 from rl_trainer.sources import read_rows
 from rl_trainer.tasks import addition_rows, copy_rows
@@ -80,11 +80,9 @@ def test_a_reasoning_gym_task_is_named_and_scored(tokenizer: PreTrainedTokenizer
     assert len(rows) == 5 and rows != others
     row = {name: rows[0][name] for name in ("data_source", "extra_info")}
     right = rows[0]["reward_model"]["ground_truth"]
-    assert (
-        score_row("reasoning_gym", row | {"solution_str": f"<answer>{right}</answer>", "ground_truth": right})
-        == 1
-    )
-    assert score_row("reasoning_gym", row | {"solution_str": "no", "ground_truth": right}) < 0.1
+    answer = {"solution_str": f"<answer>{right}</answer>", "ground_truth": right}
+    assert call_reward("reasoning_gym", row | answer) == 1
+    assert call_reward("reasoning_gym", row | {"solution_str": "no", "ground_truth": right}) < 0.1
     with pytest.raises(DataError, match="no_such_task"):
         list(read_rows("reasoning_gym/no_such_task", "train", 5, seed=1))
 
@@ -104,8 +102,7 @@ def test_a_datasets_folder_is_read_by_split(tmp_path: Path, tokenizer: PreTraine
 def test_prompts_are_padded_on_the_left() -> None:
     batch = collate([{"input_ids": [5, 6], "x": 1}, {"input_ids": [7], "y": 2}], pad_token_id=0)
     assert torch.equal(torch.as_tensor(batch["input_ids"]), torch.tensor([[5, 6], [0, 7]]))
-    assert torch.equal(torch.as_tensor(batch["attention_mask"]), torch.tensor([[1, 1], [0, 1]]))
-    assert torch.equal(torch.as_tensor(batch["position_ids"]), torch.tensor([[0, 1], [0, 0]]))
+    assert torch.equal(torch.as_tensor(batch["attention_mask"]), torch.tensor([[True, True], [False, True]]))
     assert list(batch["x"]) == [1, None] and list(batch["y"]) == [None, 2]
 
 

@@ -23,10 +23,11 @@ IntArray = np.ndarray[Any, np.dtype[np.int64]]
 
 @dataclass(frozen=True, eq=False)
 class Source:
-    """A reference to a batch that a worker made, and the store that can read it."""
+    """A reference to a batch that a worker made, the store that can read it, and its columns if known."""
 
     ref: Any
     store: Store
+    columns: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, eq=False)
@@ -169,6 +170,16 @@ class Piece:
 
     sources: tuple[Source, ...]
     recipe: Recipe
+
+    def columns(self, position: int) -> set[str]:
+        """What the recipe reads of a source, by the names there."""
+        return {
+            take.renamed.get(name, name)
+            for group in self.recipe.groups or ()
+            for take in group.takes
+            if take.position == position
+            for name in (*group.tensors, *group.objects)
+        }
 
 
 def _shortest(rows: IntArray) -> RowIndex:

@@ -25,6 +25,9 @@ class Store(Protocol):
     def describe(self, refs: Sequence[Any]) -> list[Any]:
         """References to the `Head` of each value, made where the value lies."""
 
+    def narrow(self, ref: Any, names: Sequence[str]) -> tuple[Any, Store]:
+        """A reference to the named columns of a batch, made where the batch lies, and its store."""
+
 
 @dataclass(frozen=True)
 class Head:
@@ -45,6 +48,12 @@ def head_of(value: Any) -> Head:
         )
     tensors = () if value.batch is None else tuple(map(str, value.batch.keys()))
     return Head(len(value), value.batch is not None, tensors, tuple(value.non_tensor_batch), value.meta_info)
+
+
+def columns_of(value: DataProto, names: Sequence[str]) -> DataProto:
+    """The named columns of a batch, without its `meta_info`."""
+    tensors = [] if value.batch is None else [name for name in names if name in value.batch]
+    return value.select(tensors, [name for name in names if name in value.non_tensor_batch], [])
 
 
 class LocalRef:
@@ -72,6 +81,10 @@ class LocalStore:
     def describe(self, refs: Sequence[Any]) -> list[Any]:
         """Heads of the values, at once."""
         return [LocalRef(head_of(ref.value)) for ref in refs]
+
+    def narrow(self, ref: Any, names: Sequence[str]) -> tuple[Any, Store]:
+        """The batch itself: nothing moves."""
+        return ref, self
 
 
 class RayStore:
@@ -104,7 +117,16 @@ class RayStore:
         task = ray.remote(num_cpus=0)(head_of)
         return [task.remote(ref) for ref in refs]
 
+    def narrow(self, ref: Any, names: Sequence[str]) -> tuple[Any, Store]:
+        """The columns, cut out by a small task: Ray runs it on the node that holds the batch."""
+        import ray
+
+        return ray.remote(num_cpus=0)(columns_of).remote(ref, list(names)), _RAY
+
+
+_LOCAL, _RAY = LocalStore(), RayStore()
+
 
 def store_of(refs: Sequence[Any]) -> Store:
     """The plain store that these references belong to."""
-    return LocalStore() if all(isinstance(ref, LocalRef) for ref in refs) else RayStore()
+    return _LOCAL if all(isinstance(ref, LocalRef) for ref in refs) else _RAY

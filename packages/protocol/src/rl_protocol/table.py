@@ -52,7 +52,9 @@ class Table:
         which = np.repeat(np.arange(len(heads)), sizes)
         row = np.concatenate([np.arange(size) for size in sizes])
         tensors, objects = heads[0].tensors, heads[0].objects
-        group = ColumnGroup(tensors, objects, tuple(View(source, {}) for source in sources), which, row)
+        columns = frozenset((*tensors, *objects))
+        views = tuple(View(replace(source, columns=columns), {}) for source in sources)
+        group = ColumnGroup(tensors, objects, views, which, row)
         meta = concat_meta([head.meta for head in heads]) if merge else heads[0].meta
         has_batch = any(head.has_batch for head in heads)
         return cls((group,) if tensors or objects else (), sum(sizes), has_batch, meta, sizes)
@@ -158,14 +160,23 @@ class Table:
         ]
 
     def resolve(self, timeout: float | None = None, private: bool = False) -> DataProto:
-        """Fetch the sources and build the whole batch here."""
+        """Fetch what is needed of the sources and build the whole batch here."""
         piece = piece_of(self.groups, 0, self.rows, self.has_batch, self.meta)
+        sources = [_needed(piece, position) for position in range(len(piece.sources))]
         by_store: dict[int, list[Source]] = {}
-        for source in piece.sources:
+        for source in sources:
             by_store.setdefault(id(source.store), []).append(source)
         values: dict[Any, Any] = {}
         for members in by_store.values():
             fetched = members[0].store.get([source.ref for source in members], timeout)
             values.update({source.ref: value for source, value in zip(members, fetched, strict=True)})
-        built: DataProto = piece.recipe.build([values[source.ref] for source in piece.sources], private)
+        built: DataProto = piece.recipe.build([values[source.ref] for source in sources], private)
         return built
+
+
+def _needed(piece: Piece, position: int) -> Source:
+    """A source, or only those of its columns that the piece reads."""
+    source, names = piece.sources[position], piece.columns(position)
+    if names >= source.columns:
+        return source
+    return Source(*source.store.narrow(source.ref, sorted(names)))

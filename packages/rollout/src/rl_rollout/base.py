@@ -51,10 +51,10 @@ class BaseRollout(ABC):
     def generate_sequences(self, prompts: DataProto) -> DataProto:
         """One response per row of `prompts`.
 
-        `prompts.batch`: `input_ids attention_mask position_ids` [B, P] left-padded; `seeds` [B] optional.
+        `prompts.batch`: `input_ids attention_mask` [B, P] left-padded; `seeds` [B] optional.
         Sampling: a column `sampling`, else `meta_info["sampling"]`, else the config's training sampling.
-        Returns `prompts responses input_ids attention_mask position_ids response_mask rollout_log_probs`
-        and the column `finish_reason`; see `to_batch`. `meta_info["logprob_space"]` declares the space.
+        Returns `prompts responses input_ids attention_mask position_ids response_mask rollout_log_probs`,
+        lengths and the column `finish_reason`; see `to_batch`. `meta_info["logprob_space"]` says which space.
         """
         samplings = row_samplings(prompts, self.config.sampling())
         rows = unpad_prompts(prompts)

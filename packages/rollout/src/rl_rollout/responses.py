@@ -12,12 +12,12 @@ from rl_rollout.config import SamplingConfig
 from rl_rollout.errors import RolloutDataError
 from rl_rollout.generation import Completion
 
-PROMPT_KEYS = ("input_ids", "attention_mask", "position_ids")
+PROMPT_KEYS = ("input_ids", "attention_mask")
 
 
 def unpad_prompts(prompts: DataProto) -> list[list[int]]:
     """Token ids of each row of `input_ids` [B, P] where `attention_mask` [B, P] is set."""
-    if prompts.batch is None or any(key not in set(prompts.batch.keys()) for key in PROMPT_KEYS[:2]):
+    if prompts.batch is None or any(key not in set(prompts.batch.keys()) for key in PROMPT_KEYS):
         raise RolloutDataError(f"prompts need the tensors {', '.join(PROMPT_KEYS)} of shape [B, P]")
     ids, mask = prompts.batch["input_ids"], prompts.batch["attention_mask"].bool()
     if ids.ndim != 2 or ids.shape != mask.shape:
@@ -56,7 +56,8 @@ def to_batch(
     """Prompts [B, P] and B completions as one batch of width L = P + R.
 
     Position ids count real tokens only, so a left-padded prompt starts at 0. Log-probs are 0 where
-    `response_mask` is 0. The prompts' own non-tensor columns are not repeated.
+    `response_mask` is 0. Per row, `prompt_lengths` and `response_lengths` count tokens, `num_actions` those
+    that the policy chose. The prompts' own non-tensor columns are not repeated.
     """
     if prompts.batch is None:
         raise RolloutDataError("prompts have no tensors")
@@ -82,6 +83,9 @@ def to_batch(
             "position_ids": (attention_mask.cumsum(-1) - 1).clamp_min(0),
             "response_mask": chosen,
             "rollout_log_probs": log_probs.masked_fill(chosen == 0, 0.0),
+            "prompt_lengths": prompt_mask.sum(-1),
+            "response_lengths": lengths,
+            "num_actions": chosen.sum(-1),
         },
         non_tensors={"finish_reason": [c.finish_reason for c in completions]},
     )

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 import torch
 
-from rl_algos import get_adv_estimator_spec, get_policy_loss_spec
+from rl_algos import get_adv_estimator_spec, get_policy_loss_spec, place_on_last_token
 
 from .config import AlgorithmConfig, PPOConfig
 from .errors import ConfigError
+from .step_batch import StepBatch
 
 MADE = frozenset({"index", "values", "reward_baselines", "reward_components"})
 MADE_FOR_LOSS = frozenset({"selected"})
@@ -43,18 +41,19 @@ def check_inputs(config: PPOConfig) -> None:
         )
 
 
-def compute_advantages(
-    config: AlgorithmConfig, tensors: Mapping[str, Any]
-) -> tuple[torch.Tensor, torch.Tensor]:
+def compute_advantages(config: AlgorithmConfig, batch: StepBatch) -> tuple[torch.Tensor, torch.Tensor]:
     """Call the configured estimator.
+
+    A reward of the whole response needs no column per token: the estimator works on rows whose tokens are
+    only counted, and an advantage that is the same all along each response stays one number per row.
 
     Args:
         config: which estimator, and its options.
-        tensors: `token_level_rewards response_mask` `[B, R]`, `index` (prompt of each row) and whatever else
-            the estimator names (`values` `[B, R]`, `reward_baselines` `[B]`, `reward_components` `[B, K]`).
+        batch: has `scores` `[B]` or `token_level_rewards` `[B, R]`, and whatever else the estimator names
+            (`values` `[B, R]`, `reward_baselines` `[B]`, `reward_components` `[B, K]`).
 
     Returns:
-        Advantages and returns, `[B, R]`.
+        Advantages and returns, each `[B]` or `[B, R]`.
     """
     spec = get_adv_estimator_spec(config.adv_estimator)
     offered = {
@@ -64,6 +63,20 @@ def compute_advantages(
         "reward_weights": config.gdpo_reward_weights or None,
     }
     options = {name: value for name, value in offered.items() if name in spec.options}
-    inputs = {name: tensors[name] for name in ("token_level_rewards", "response_mask", *spec.inputs)}
-    advantages, returns = spec.fn(**inputs, **options)
+    inputs = {name: batch.uids if name == "index" else batch[name] for name in spec.inputs}
+    per_token = "token_level_rewards" in batch.made or "values" in inputs
+    mask = batch["response_mask"] if per_token else batch.action_mask
+    rewards = batch.token_level_rewards if per_token else place_on_last_token(batch["scores"], mask)
+    made = spec.fn(token_level_rewards=rewards, response_mask=mask, **inputs, **options)
+    advantages, returns = made if per_token else (along_responses(batch, column, mask) for column in made)
     return advantages, returns
+
+
+def along_responses(batch: StepBatch, column: torch.Tensor, action_mask: torch.Tensor) -> torch.Tensor:
+    """A column of `action_mask`'s shape as `[B]` where it does not vary along any response, else `[B, R]`."""
+    if column.shape[1] and bool(((column == column[:, :1]) | ~action_mask).all()):
+        return column[:, 0].clone()
+    mask = batch["response_mask"].bool()
+    spread = column.new_zeros(mask.shape)
+    spread[mask] = column[action_mask]
+    return spread

@@ -11,16 +11,22 @@ from .step_batch import StepBatch
 
 
 def choose_tokens(config: PPOConfig, batch: StepBatch, step: int) -> torch.Tensor:
-    """Bool `[B, R]`, from `old_log_probs log_probs advantages response_mask` on the driver.
+    """Bool `[B, R]`, from `old_log_probs log_probs advantages response_mask`.
 
     Clip-Cov draws among its candidates; the draw derives from the run's seed and the step.
     """
     actor, ratio = config.actor_rollout_ref.actor, config.algorithm.clip_cov_ratio
-    tensors = [batch[name] for name in ("old_log_probs", "log_probs", "advantages", "response_mask")]
+    old, now, mask = (batch[name] for name in ("old_log_probs", "log_probs", "response_mask"))
+    advantages = batch["advantages"]
+    if advantages.dim() == 1:
+        advantages = advantages[:, None].expand(mask.shape)
     if actor.policy_loss.loss_mode == "kl_cov":
-        return select_kl_cov_tokens(*tensors[1:], kl_cov_ratio=ratio)
+        return select_kl_cov_tokens(now, advantages, mask, kl_cov_ratio=ratio)
     return select_clip_cov_tokens(
-        *tensors,
+        old,
+        now,
+        advantages,
+        mask,
         clip_ratio=actor.clip_ratio,
         clip_ratio_low=actor.clip_ratio_low if actor.clip_ratio_low >= 0 else None,
         clip_ratio_high=actor.clip_ratio_high if actor.clip_ratio_high >= 0 else None,

@@ -48,7 +48,7 @@ class RewardConfig:
     timeout_s: float = 30.0
     """Longest time for one call; a row that takes longer alone is left out of the step and counted."""
     num_processes: int = 1
-    """Processes that compute rule rewards side by side."""
+    """Processes of each worker that compute rule rewards side by side."""
     model_enable: bool = False
     """Add the score of a reward model to the rule reward."""
     model: RewardModelConfig = field(default_factory=RewardModelConfig)

@@ -40,16 +40,19 @@ def rejections_of(config: RolloutCorrectionConfig) -> list[Rejection]:
 def correct(batch: StepBatch, config: RolloutCorrectionConfig) -> Metrics:
     """Put `rollout_is_weights` and the mask after rejection on the batch; gives the metrics.
 
-    Reads `old_log_probs`, `rollout_log_probs` and `response_mask`, all `[B, R]` on the driver.
+    Reads `old_log_probs`, `rollout_log_probs` and `response_mask`, all `[B, R]`.
     """
+    batch.fetch("old_log_probs", "rollout_log_probs")
+    rejections = rejections_of(config)
     weights, mask, metrics = compute_rollout_correction(
         batch["old_log_probs"],
         batch["rollout_log_probs"],
         batch["response_mask"],
         importance_of(config),
-        rejections_of(config),
+        rejections,
     )
-    batch.put(response_mask=mask.to(batch["response_mask"].dtype))
+    if rejections:
+        batch.put(response_mask=mask.to(batch["response_mask"].dtype))
     if weights is not None:
         batch.put(rollout_is_weights=weights)
     return {f"rollout_corr/{name}": metric.value().item() for name, metric in metrics.items()}

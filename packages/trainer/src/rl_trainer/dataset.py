@@ -105,20 +105,19 @@ def collate(rows: Sequence[Row], pad_token_id: int, width: int = 0) -> dict[str,
         width: P; 0: the longest prompt of these rows.
 
     Returns:
-        `input_ids attention_mask position_ids` int64 `[B, P]`, and an
-        object array `[B]` for every other column of any row (None where a row lacks it).
+        `input_ids` int64 and `attention_mask` bool, `[B, P]`, and an object array `[B]` for every other
+        column of any row (None where a row lacks it).
     """
     width = width or max(len(row["input_ids"]) for row in rows)
     ids = torch.full((len(rows), width), pad_token_id, dtype=torch.int64)
-    mask = torch.zeros_like(ids)
+    mask = torch.zeros_like(ids, dtype=torch.bool)
     for i, row in enumerate(rows):
         start = width - len(row["input_ids"])
         ids[i, start:] = torch.tensor(row["input_ids"])
-        mask[i, start:] = 1
+        mask[i, start:] = True
     batch: dict[str, torch.Tensor | np.ndarray] = {
         "input_ids": ids,
         "attention_mask": mask,
-        "position_ids": (mask.cumsum(1) - 1).clamp(min=0),
     }
     for name in dict.fromkeys(name for row in rows for name in row if name != "input_ids"):
         column = np.empty(len(rows), dtype=object)

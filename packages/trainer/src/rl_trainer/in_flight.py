@@ -15,7 +15,7 @@ class Generation:
     """One batch on its way.
 
     Attributes:
-        prompts: what it is sampled from.
+        prompts: what it is sampled from, one row per prompt.
         remote: the rows, where they are made.
         version: training steps that the sampling policy had seen.
     """

@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from .step_batch import StepBatch
+
 Metrics = dict[str, float]
 REDUCTIONS: dict[str, Callable[[np.ndarray], np.floating[Any]]] = {
     "max": np.max,
@@ -55,31 +57,39 @@ def spread(name: str, values: torch.Tensor) -> Metrics:
     }
 
 
-def data_metrics(tensors: Mapping[str, torch.Tensor], max_response_length: int) -> Metrics:
-    """What a finished batch looks like.
+def data_metrics(batch: StepBatch, max_response_length: int) -> Metrics:
+    """What a finished batch looks like: `scores advantages returns`, lengths in tokens, `values` if any.
 
     Args:
-        tensors: `token_level_scores token_level_rewards advantages returns` `[B, R]` float,
-            `response_mask` `[B, R]`, `response_lengths prompt_lengths` `[B]` in tokens; `values` if any.
+        batch: after the update.
         max_response_length: a response of this length counts as cut off.
     """
-    mask = tensors["response_mask"].bool()
-    trained = mask.any(1)
-    lengths = tensors["response_lengths"]
+    actions, lengths = batch.num_actions, batch["response_lengths"]
+    rewards = batch.made.get("token_level_rewards")
+    if rewards is not None:
+        rewards = rewards.where(batch["response_mask"].bool(), 0).sum(1)
+    returns = over_actions(batch, batch["returns"])
     metrics = {
-        **spread("critic/score", tensors["token_level_scores"].where(mask, 0).sum(1)[trained]),
-        **spread("critic/rewards", tensors["token_level_rewards"].where(mask, 0).sum(1)[trained]),
-        **spread("critic/advantages", tensors["advantages"][mask]),
-        **spread("critic/returns", tensors["returns"][mask]),
+        **spread("critic/score", batch["scores"][actions > 0]),
+        **spread("critic/rewards", (batch["scores"] if rewards is None else rewards)[actions > 0]),
+        **spread("critic/advantages", over_actions(batch, batch["advantages"])),
+        **spread("critic/returns", returns),
         **spread("response_length", lengths),
-        **spread("prompt_length", tensors["prompt_lengths"]),
+        **spread("prompt_length", batch["prompt_lengths"]),
         "response_length/clip_ratio": (lengths >= max_response_length).double().mean().item(),
     }
-    if "values" in tensors:
-        metrics |= spread("critic/values", tensors["values"][mask]) | {
-            "critic/vf_explained_var": explained_variance(tensors["values"][mask], tensors["returns"][mask])
-        }
+    if "values" in batch.seen:
+        values = over_actions(batch, batch["values"])
+        metrics |= spread("critic/values", values)
+        metrics["critic/vf_explained_var"] = explained_variance(values, returns)
     return metrics
+
+
+def over_actions(batch: StepBatch, column: torch.Tensor) -> torch.Tensor:
+    """A column `[B]` or `[B, R]` as one value per token that is trained on, flat."""
+    if column.dim() == 1:
+        return column.repeat_interleave(batch.num_actions)
+    return column[batch["response_mask"].bool()]
 
 
 def explained_variance(values: torch.Tensor, returns: torch.Tensor) -> float:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import torch
 
-from rl_algos import apply_kl_penalty, overlong_penalty, place_on_last_token
+from rl_algos import apply_kl_penalty, overlong_penalty
 from rl_protocol import DataProto
 from rl_rollout import SamplingConfig
 
@@ -17,9 +17,11 @@ from .correction import correct
 from .dynamic_sampling import fill_up
 from .metrics import timed
 from .plan import optimizer_steps_per_batch
-from .step_batch import MODEL_COLUMNS, StepBatch, response_lengths, tensors_of
+from .step_batch import MODEL_COLUMNS, StepBatch, tensors_of
 from .training_run import FitResult, TrainingRun
 from .updates import UpdatePlan, balanced, update_in_mini_batches
+
+LOG_PROB_COLUMNS = (*MODEL_COLUMNS, "response_mask")
 
 
 class RayPPOTrainer(TrainingRun):
@@ -35,7 +37,7 @@ class RayPPOTrainer(TrainingRun):
         resource_pool_manager: pools, and which role runs where.
         ray_worker_group_cls: `RayWorkerGroup`, or `LocalWorkerGroup` for everything in this process.
         processor: of a model that takes more than text; kept for stages that need it.
-        reward_fn: scores a generated batch.
+        reward_fn: scores a generated batch, in the processes of the policy's workers.
         val_reward_fn: the same for validation; None: `reward_fn`.
         train_dataset: rows with `input_ids` and the reward's columns.
         val_dataset: the same for validation; None: no validation.
@@ -69,7 +71,7 @@ class RayPPOTrainer(TrainingRun):
     # ---- stages --------------------------------------------------------------------------------------
 
     def next_prompts(self) -> DataProto | None:
-        """Prompts of a batch, each `rollout.n` times, with `uid` and seed per row; None after the last."""
+        """Prompts of a batch, one row each, with a `uid`; None after the last."""
         if self.drawn >= self.total_steps and not self.config.algorithm.filter_groups.enable:
             return None
         self.drawn += 1
@@ -81,10 +83,10 @@ class RayPPOTrainer(TrainingRun):
         drawn = self.stream.take(count)
         rows = [self.train_dataset[row] for _, row in drawn]
         names = [f"{epoch}-{row}" for epoch, row in drawn]
-        return self.prompts_of(rows, names, self.config.actor_rollout_ref.rollout.n, self.drawn)
+        return self.prompts_of(rows, names)
 
     def generate(self) -> StepBatch:
-        """One response per row; with `trainer.staleness`, of prompts that were drawn some steps ago."""
+        """`rollout.n` responses per prompt; with `trainer.staleness`, of prompts drawn some steps ago."""
         with timed(self.metrics, "gen"):
             generation = self.in_flight.next(self.next_prompts)
             batch = self.read(generation)
@@ -92,19 +94,23 @@ class RayPPOTrainer(TrainingRun):
         return balanced(batch, self.balanced_ranks)
 
     def compute_rewards(self, batch: StepBatch) -> StepBatch:
-        """Score responses; a row without a value trains nothing."""
+        """Score responses: `scores` `[B]`; a row without a value trains nothing.
+
+        A subclass changes `scores`, or puts `token_level_rewards` `[B, R]` to reward single tokens.
+        """
         with timed(self.metrics, "reward"):
-            result = self.reward_fn(batch.local)
-            scores = result.scores + self._model_scores(batch)
+            result = self.score(batch)
+            raw = result.scores + self._model_scores(batch)
+        scores, lost = torch.nan_to_num(raw), raw.isnan()
         reward = self.config.reward
-        batch.put(raw_scores=scores)
         if reward.overlong_buffer_len:
             limit, buffer = self.config.data.max_response_length, reward.overlong_buffer_len
-            lengths = response_lengths(batch)
-            scores = scores + overlong_penalty(lengths, limit, buffer, reward.overlong_penalty_factor)
-        mask = batch["response_mask"] * ~scores.isnan()[:, None]
-        placed = place_on_last_token(torch.nan_to_num(scores), mask)
-        batch.put(response_mask=mask, token_level_scores=placed, token_level_rewards=placed)
+            scores += overlong_penalty(
+                batch["response_lengths"], limit, buffer, reward.overlong_penalty_factor
+            )
+        batch.put(raw_scores=raw, scores=scores.masked_fill(lost, 0.0))
+        if lost.any():
+            batch.put(response_mask=batch["response_mask"] * ~lost[:, None])
         if needs(self.config, "reward_components"):
             batch.put(reward_components=result.components(self.config.algorithm.gdpo_reward_keys))
         if needs(self.config, "reward_baselines"):
@@ -135,11 +141,10 @@ class RayPPOTrainer(TrainingRun):
                     engine = batch.remote.select(["rollout_log_probs"], [], [])
                     made = engine.rename("rollout_log_probs", "old_log_probs")
                 else:
-                    data = batch.to_workers(MODEL_COLUMNS, ["response_mask"], self.temperature)
+                    data = batch.to_workers(LOG_PROB_COLUMNS, self.temperature)
                     made = self.actor_rollout_wg.submit("compute_log_prob", data).select(["old_log_probs"])
                 batch.add_remote(made)
         if correction.active:
-            batch.fetch("old_log_probs", "rollout_log_probs")
             self.metrics |= correct(batch, correction)
         return batch
 
@@ -147,7 +152,7 @@ class RayPPOTrainer(TrainingRun):
         """Log-probs of the reference policy, where a KL term reads them."""
         if self.config.algorithm.use_kl_in_reward or self.config.actor_rollout_ref.actor.use_kl_loss:
             with timed(self.metrics, "ref"):
-                data = batch.to_workers(MODEL_COLUMNS, ["response_mask"], self.temperature)
+                data = batch.to_workers(LOG_PROB_COLUMNS, self.temperature)
                 batch.add_remote(self.ref_policy_wg.submit("compute_ref_log_prob", data))
         return batch
 
@@ -155,9 +160,8 @@ class RayPPOTrainer(TrainingRun):
         """The critic's values."""
         if self.critic_wg is not None:
             with timed(self.metrics, "values"):
-                data = batch.to_workers(MODEL_COLUMNS, ["response_mask"], {})
+                data = batch.to_workers(LOG_PROB_COLUMNS, {})
                 batch.add_remote(self.critic_wg.submit("compute_values", data))
-                batch.fetch("values")
         return batch
 
     def compute_advantages(self, batch: StepBatch) -> StepBatch:
@@ -166,7 +170,7 @@ class RayPPOTrainer(TrainingRun):
         with timed(self.metrics, "adv"):
             if algorithm.use_kl_in_reward:
                 batch = self._subtract_kl(batch)
-            advantages, returns = compute_advantages(algorithm, batch.tensors | {"index": batch.uids})
+            advantages, returns = compute_advantages(algorithm, batch)
             batch.put(advantages=advantages, returns=returns)
         return batch
 
@@ -181,8 +185,7 @@ class RayPPOTrainer(TrainingRun):
             critic.loss_agg_mode,
             0,
             (self.config.trainer.seed, self.global_step),
-            remote=[*MODEL_COLUMNS, "values"],
-            local=["returns"],
+            columns=[*MODEL_COLUMNS, "values", "returns"],
             meta_info={},
             workers=self.balanced_ranks,
         )
@@ -196,7 +199,7 @@ class RayPPOTrainer(TrainingRun):
         actor = self.config.actor_rollout_ref.actor
         old = ["old_log_probs"] if self.uses_old_log_probs else []
         reference = ["ref_log_prob"] if actor.use_kl_loss else []
-        weights = ["rollout_is_weights"] if "rollout_is_weights" in batch.tensors else []
+        weights = ["rollout_is_weights"] if "rollout_is_weights" in batch.made else []
         chosen = ["selected"] if "selected" in read_by_loss(self.config) else []
         plan = UpdatePlan(
             actor.ppo_mini_batch_size,
@@ -204,8 +207,7 @@ class RayPPOTrainer(TrainingRun):
             actor.loss_agg_mode,
             actor.loss_scale_factor,
             (self.config.trainer.seed, self.global_step),
-            remote=[*MODEL_COLUMNS, "rollout_log_probs", *old, *reference],
-            local=["advantages", *weights, *chosen],
+            columns=[*MODEL_COLUMNS, "rollout_log_probs", "advantages", *old, *reference, *weights, *chosen],
             meta_info=self.temperature,
             workers=self.balanced_ranks,
             prepare=self._choose_tokens if chosen else None,
@@ -243,25 +245,25 @@ class RayPPOTrainer(TrainingRun):
         """The reward model's score of each row, `[B]`; 0 without one."""
         if self.rm_wg is None:
             return torch.zeros(len(batch))
-        data = batch.to_workers(MODEL_COLUMNS, ["response_mask"], {}, ["uid", "raw_prompt"])
+        data = batch.to_workers(LOG_PROB_COLUMNS, {}, ["uid", "raw_prompt"])
         scored: DataProto = self.rm_wg.compute_rm_score(data)
         return tensors_of(scored)["rm_scores"].sum(1)
 
     def _greedy_scores(self, batch: StepBatch) -> torch.Tensor:
         """ReMax's baseline: the score of the greedy response to each row's prompt, `[B]`."""
-        first = {uid: row for row, uid in reversed(list(enumerate(batch.uids)))}
-        prompts = batch.prompts[np.array([first[uid] for uid in first])]
+        wanted = set(batch.uids)
+        prompts = batch.prompts[np.array([uid in wanted for uid in batch.prompts.non_tensor_batch["uid"]])]
         with timed(self.metrics, "gen_max"):
-            greedy = self.sample(prompts, SamplingConfig(do_sample=False))
-            scores = self.reward_fn(greedy.local).scores + self._model_scores(greedy)
-        score_of = dict(zip(first, torch.nan_to_num(scores).tolist(), strict=True))
+            greedy = self.sample(prompts, 1, SamplingConfig(do_sample=False))
+            scores = self.score(greedy).scores + self._model_scores(greedy)
+        score_of = dict(zip(greedy.uids, torch.nan_to_num(scores).tolist(), strict=True))
         return torch.tensor([score_of[uid] for uid in batch.uids])
 
     def _subtract_kl(self, batch: StepBatch) -> StepBatch:
         batch.fetch("old_log_probs", "ref_log_prob")
         coefficient = self.kl_ctrl.value
         rewards, metrics = apply_kl_penalty(
-            batch["token_level_scores"],
+            batch.token_level_rewards,
             batch["old_log_probs"],
             batch["ref_log_prob"],
             batch["response_mask"],
@@ -276,8 +278,7 @@ class RayPPOTrainer(TrainingRun):
 
     def _choose_tokens(self, batch: StepBatch) -> None:
         """For losses that choose tokens of the global mini-batch by the current policy (clip_cov, kl_cov)."""
-        data = batch.to_workers(MODEL_COLUMNS, ["response_mask"], self.temperature)
+        data = batch.to_workers(LOG_PROB_COLUMNS, self.temperature)
         now = self.actor_rollout_wg.submit("compute_log_prob", data).select(["old_log_probs"])
         batch.remote = batch.remote.union(now.rename("old_log_probs", "log_probs"))
-        batch.fetch("old_log_probs", "log_probs")
         batch.put(selected=choose_tokens(self.config, batch, self.global_step))

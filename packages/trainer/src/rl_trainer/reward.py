@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import multiprocessing
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
@@ -62,6 +63,23 @@ class RewardResult:
         means = {f"reward/{name}": float(np.nanmean(values)) for name, values in self.extras.items()}
         return means | {f"reward/{kind}/sum": float(count) for kind, count in self.failures.items()}
 
+    def to_batch(self) -> DataProto:
+        """The form in which it travels; the parts of several workers stack."""
+        rows = range(len(self.scores))
+        extras = [{name: float(column[row]) for name, column in self.extras.items()} for row in rows]
+        return DataProto.from_dict({"scores": self.scores}, {"extras": extras}, {"metrics": self.failures})
+
+    @classmethod
+    def from_batch(cls, batch: DataProto) -> RewardResult:
+        """What `to_batch` made, of all workers."""
+        rows = batch.non_tensor_batch["extras"]
+        names = dict.fromkeys(name for row in rows for name in row)
+        extras = {name: np.array([row.get(name, math.nan) for row in rows]) for name in names}
+        failures: Counter[str] = Counter()
+        for part in batch.meta_info["metrics"]:
+            failures.update(part)
+        return cls(cast(TensorDict, batch.batch)["scores"], extras, dict(failures))
+
 
 class NoRule:
     """The rule reward of a run whose rewards come from a model alone: 0 for every row."""
@@ -69,9 +87,6 @@ class NoRule:
     def __call__(self, batch: DataProto) -> RewardResult:
         """Zeros."""
         return RewardResult(torch.zeros(len(batch)), {}, {})
-
-    def close(self) -> None:
-        """Nothing to end."""
 
 
 class RewardManager:
@@ -104,11 +119,18 @@ class RewardManager:
         self.takes_lists = takes_lists(load_reward_function(function))
         self.function, self.tokenizer, self.timeout_s = function, tokenizer, timeout_s
         self.num_processes = num_processes
-        context = multiprocessing.get_context("spawn")
-        self.pool = ProcessPool(max_workers=num_processes, context=context)
+        self.pool: ProcessPool | None = None
+
+    def start(self) -> None:
+        """Start the processes, without waiting for them; the first call does it otherwise."""
+        if self.pool is None:
+            context = multiprocessing.get_context("spawn")
+            self.pool = ProcessPool(max_workers=self.num_processes, context=context)
+            self.pool.schedule(load_reward_function, args=[self.function])
 
     def __call__(self, batch: DataProto) -> RewardResult:
-        """Score every row of a generated batch (`responses`, `response_mask`, the dataset's columns)."""
+        """Score every row of a generated batch (`responses`, `response_lengths`, the dataset's columns)."""
+        self.start()
         arguments, rows = self._arguments(batch), len(batch)
         if self.takes_lists:
             return gather_scores(self._list_outcomes(arguments, cut(rows, self.num_processes)))
@@ -118,15 +140,16 @@ class RewardManager:
     def decode(self, batch: DataProto) -> list[str]:
         """The responses as text."""
         tensors = cast(TensorDict, batch.batch)
-        lengths = tensors["attention_mask"][:, -tensors["responses"].shape[1] :].sum(1).tolist()
-        ids = tensors["responses"].tolist()
+        ids, lengths = tensors["responses"].tolist(), tensors["response_lengths"].tolist()
         kept = [row[:length] for row, length in zip(ids, lengths, strict=True)]
         return self.tokenizer.batch_decode(kept, skip_special_tokens=True)
 
     def close(self) -> None:
         """End the processes."""
-        self.pool.stop()  # type: ignore[no-untyped-call]
-        self.pool.join()
+        if self.pool is not None:
+            self.pool.stop()  # type: ignore[no-untyped-call]
+            self.pool.join()
+            self.pool = None
 
     def _arguments(self, batch: DataProto) -> dict[str, list[Any]]:
         """What the function accepts of a batch, each as a list over rows."""
@@ -143,7 +166,8 @@ class RewardManager:
 
     def _schedule(self, arguments: Mapping[str, list[Any]], rows: int | slice) -> Future[Any]:
         part = {name: values[rows] for name, values in arguments.items()}
-        return self.pool.schedule(call_reward, args=[self.function, part], timeout=self.timeout_s)
+        pool = cast(ProcessPool, self.pool)
+        return pool.schedule(call_reward, args=[self.function, part], timeout=self.timeout_s)
 
     def _list_outcomes(self, arguments: Mapping[str, list[Any]], parts: Sequence[slice]) -> list[Outcome]:
         """Outcomes of the rows of each part, one call per part; the rows of a failed call are tried alone."""

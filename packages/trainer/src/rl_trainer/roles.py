@@ -20,6 +20,7 @@ class Role(Enum):
     RefPolicy = "ref"
     Critic = "critic"
     RewardModel = "reward"
+    RuleReward = "rule_reward"
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""The driver program as a Ray actor: it owns the trainer, the data and the reward processes."""
+"""The driver program as a Ray actor: it owns the trainer and the data."""
 
 from __future__ import annotations
 
@@ -56,16 +56,13 @@ class TaskRunner:
         reward_fn: RewardManager | NoRule = NoRule()
         if reward.function:
             reward_fn = RewardManager(reward.function, tokenizer, reward.timeout_s, reward.num_processes)
+        trainer = self.build_trainer(config, tokenizer, reward_fn)
         try:
-            trainer = self.build_trainer(config, tokenizer, reward_fn)
-            try:
-                self.progress({"kind": "stage", "text": "starting worker processes"})
-                trainer.init_workers()
-                return self.work(trainer)
-            finally:
-                trainer.shutdown()
+            self.progress({"kind": "stage", "text": "starting worker processes"})
+            trainer.init_workers()
+            return self.work(trainer)
         finally:
-            reward_fn.close()
+            trainer.shutdown()
 
     def work(self, trainer: RayPPOTrainer) -> FitResult:
         """What is done with the trainer once its workers are up."""

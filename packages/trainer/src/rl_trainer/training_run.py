@@ -16,7 +16,7 @@ from transformers import PreTrainedTokenizerBase
 
 from rl_algos import AdaptiveKLController, FixedKLController
 from rl_controller import RayWorkerGroup, WorkerGroup
-from rl_protocol import DataProto, transfer_count
+from rl_protocol import DataProto, DataProtoFuture, LocalStore, RayStore, transfer_count
 from rl_rollout import SamplingConfig
 
 from .checkpoint import CheckpointStore, read_state
@@ -30,10 +30,11 @@ from .plan import total_training_steps
 from .prompt_stream import PromptStream
 from .report import write_report
 from .reward import RewardResult
+from .reward_worker import RewardWorker
 from .roles import ResourcePoolManager, Role
 from .seeds import row_seeds
 from .sources import Row
-from .step_batch import StepBatch, prompt_lengths, response_lengths
+from .step_batch import StepBatch, tensors_of
 from .tracking import Tracking
 from .validation import headline, sample_rows, validation_metrics, write_samples
 from .versions import versions
@@ -72,6 +73,7 @@ class TrainingRun:
     """
 
     actor_rollout_wg: WorkerGroup
+    rule_reward_wg: WorkerGroup
     rollout_wg: WorkerGroup
     ref_policy_wg: WorkerGroup
     critic_wg: WorkerGroup | None
@@ -97,8 +99,10 @@ class TrainingRun:
             raise TrainingError("RayPPOTrainer needs reward_fn and train_dataset")
         trainer = config.trainer
         self.config, self.tokenizer, self.processor = config, tokenizer, processor
-        self.role_worker_mapping, self.resource_pool_manager = role_worker_mapping, resource_pool_manager
+        self.role_worker_mapping = {**role_worker_mapping, Role.RuleReward: RewardWorker}
+        self.resource_pool_manager = resource_pool_manager
         self.ray_worker_group_cls, self.progress = ray_worker_group_cls, progress
+        self.store = RayStore() if issubclass(ray_worker_group_cls, RayWorkerGroup) else LocalStore()
         self.reward_fn, self.val_reward_fn = reward_fn, val_reward_fn or reward_fn
         self.train_dataset, self.val_dataset = train_dataset, val_dataset
         self.collate_fn = collate_fn or self._collate
@@ -118,6 +122,10 @@ class TrainingRun:
 
     def init_workers(self) -> None:
         """Create the pools, one fused worker class and group per pool, and load the models."""
+        policy = Role.ActorRollout if Role.ActorRollout in self.role_worker_mapping else Role.Actor
+        # Rewards are computed where the rows are trained on: engines of their own may be busy sampling.
+        pools = self.resource_pool_manager.mapping
+        pools.setdefault(Role.RuleReward, pools[policy])
         groups = spawn_groups(
             self.config,
             self.role_worker_mapping,
@@ -125,19 +133,22 @@ class TrainingRun:
             self.ray_worker_group_cls,
             self.total_steps,
             self.started,
+            reward_fns=(self.reward_fn, self.val_reward_fn),
         )
         # An engine sizes its cache by the memory that is left, so the policy comes last.
         for role in sorted(groups, key=lambda role: role in (Role.ActorRollout, Role.Rollout)):
             self.progress({"kind": "stage", "text": f"loading the {role.value} model"})
             groups[role].init_model()
-        self.actor_rollout_wg = groups[Role.ActorRollout if Role.ActorRollout in groups else Role.Actor]
+        self.actor_rollout_wg, self.rule_reward_wg = groups[policy], groups[Role.RuleReward]
         self.rollout_wg = groups.get(Role.Rollout, self.actor_rollout_wg)
         # With adapters the policy plays its own reference.
         self.ref_policy_wg = groups.get(Role.RefPolicy, self.actor_rollout_wg)
         self.critic_wg, self.rm_wg = groups.get(Role.Critic), groups.get(Role.RewardModel)
 
     def shutdown(self) -> None:
-        """End the workers and give their pools back to the cluster."""
+        """End the workers and what they started, and give their pools back to the cluster."""
+        if hasattr(self, "rule_reward_wg"):
+            self.rule_reward_wg.close()
         for group in self.started:
             group.shutdown()
         for pool in self.resource_pool_manager.resource_pool_dict.values():
@@ -150,36 +161,50 @@ class TrainingRun:
         width = max(data.longest for data in (self.train_dataset, self.val_dataset) if data is not None)
         return collate(rows, next((i for i in ids if i is not None), 0), width)
 
-    def prompts_of(self, rows: Sequence[Row], names: Sequence[str], n: int, step: int | str) -> DataProto:
-        """Rows of a dataset as prompts, each `n` times, with `uid` and sampling seed per row."""
-        uids = np.array(names, dtype=object)
-        prompts = DataProto.from_single_dict({**self.collate_fn(rows), "uid": uids}).repeat(n)
-        seeds = row_seeds(self.config.trainer.seed, step, list(prompts.non_tensor_batch["uid"]))
-        return prompts.union(DataProto.from_dict({"seeds": seeds}))
+    def prompts_of(self, rows: Sequence[Row], names: Sequence[str]) -> DataProto:
+        """Rows of a dataset as prompts, one row each, with a `uid`."""
+        return DataProto.from_single_dict({**self.collate_fn(rows), "uid": np.array(names, dtype=object)})
 
-    def start(self, prompts: DataProto, sampling: SamplingConfig | None = None) -> Generation:
-        """Begin to generate one response per row."""
-        # Only agent loops read what belongs to a row beside its tokens.
-        objects = None if self.config.actor_rollout_ref.rollout.agent_loop else ["uid"]
-        inputs = prompts.select(non_tensor_batch_keys=objects)
-        inputs.meta_info = {"sampling": sampling} if sampling else {}
-        return Generation(prompts, self.rollout_wg.submit("generate_sequences", inputs), self.version)
+    def start(
+        self, prompts: DataProto, n: int = 0, sampling: SamplingConfig | None = None, step: int | str = ""
+    ) -> Generation:
+        """Begin to generate `n` responses per prompt (0: `rollout.n`), each with a seed of its own."""
+        policy = self.config.actor_rollout_ref.rollout
+        n = n or policy.n
+        # A prompt leaves the driver once; workers repeat it. Only agent loops read its object columns.
+        sent = prompts.select(None, None if policy.agent_loop else [], [])
+        repeated = DataProtoFuture.from_data(sent, self.store).repeat(n)
+        uids = np.repeat(prompts.non_tensor_batch["uid"], n)
+        seeds = row_seeds(self.config.trainer.seed, step or self.drawn, list(uids))
+        own = DataProto.from_dict({"seeds": seeds}, meta_info={"sampling": sampling} if sampling else {})
+        remote = self.rollout_wg.submit("generate_sequences", repeated.union(own))
+        return Generation(prompts, remote, self.version)
 
     def read(self, generation: Generation) -> StepBatch:
-        """Wait for a batch; the driver keeps the prompts' object columns and reads the responses."""
+        """Wait for a batch; its rows stay where they are."""
         remote, prompts = generation.remote, generation.prompts
         of_ranks: dict[str, list[float]] = {}
         for part in remote.meta_info.get("metrics", []):
             for key, value in part.items():
                 of_ranks.setdefault(key, []).append(value)
         self.metrics |= reduce_metrics(of_ranks)
-        batch = StepBatch(remote, prompts.select(batch_keys=[]), prompts)
-        batch.fetch("responses", "response_mask", "attention_mask")
+        n = len(remote) // len(prompts)
+        objects = prompts.select([], None, [])
+        with_objects = remote.union(DataProtoFuture.from_data(objects, self.store).repeat(n))
+        lengths = tensors_of(prompts)["attention_mask"].sum(1).repeat_interleave(n)
+        batch = StepBatch(with_objects, objects.repeat(n), prompts, {"prompt_lengths": lengths})
+        batch.fetch("response_lengths", "num_actions")
         return batch
 
-    def sample(self, prompts: DataProto, sampling: SamplingConfig | None = None) -> StepBatch:
+    def sample(self, prompts: DataProto, n: int, sampling: SamplingConfig, step: int | str = "") -> StepBatch:
         """Generate now."""
-        return self.read(self.start(prompts, sampling))
+        return self.read(self.start(prompts, n, sampling, step))
+
+    def score(self, batch: StepBatch, validation: bool = False) -> RewardResult:
+        """What the rule reward says of each row, computed by the workers."""
+        columns = ["responses", "response_mask", "response_lengths"]
+        data = batch.to_workers(columns, {"validation": validation}, list(batch.local.non_tensor_batch))
+        return RewardResult.from_batch(self.rule_reward_wg.compute_rule_reward(data))
 
     def sync_weights(self) -> None:
         """Give engines in processes of their own the policy's weights, once they are idle."""
@@ -216,9 +241,8 @@ class TrainingRun:
 
     def measure(self, batch: StepBatch) -> Metrics:
         """The driver's own numbers of a finished step."""
-        lengths = {"response_lengths": response_lengths(batch), "prompt_lengths": prompt_lengths(batch)}
-        metrics = data_metrics(batch.tensors | lengths, self.config.data.max_response_length)
-        tokens = float(sum(length.sum().item() for length in lengths.values()))
+        metrics = data_metrics(batch, self.config.data.max_response_length)
+        tokens = float((batch["prompt_lengths"] + batch["response_lengths"]).sum().item())
         return metrics | {
             "training/epoch": self.stream.position / self.stream.size,
             "perf/total_num_tokens": tokens,
@@ -233,9 +257,9 @@ class TrainingRun:
         with timed(self.metrics, "testing"):
             rows = [self.val_dataset[i] for i in range(len(self.val_dataset))]
             names = [f"val-{i}" for i in range(len(rows))]
-            prompts = self.prompts_of(rows, names, self.config.trainer.val_n, "val")
-            batch = self.sample(prompts, self.config.actor_rollout_ref.rollout.val)
-            scores = self.val_reward_fn(batch.local).scores
+            n, sampling = self.config.trainer.val_n, self.config.actor_rollout_ref.rollout.val
+            batch = self.sample(self.prompts_of(rows, names), n, sampling, "val")
+            scores = self.score(batch, validation=True).scores
         sources = list(batch.local.non_tensor_batch["data_source"])
         samples = sample_rows(batch, scores, self.tokenizer)
         answers = [row["response"].strip() for row in samples]

@@ -13,7 +13,7 @@ from rl_protocol import DataProto, DataProtoFuture
 from rl_workers import balanced_order
 
 from .metrics import Metrics, reduce_metrics
-from .step_batch import StepBatch, prompt_lengths, response_lengths
+from .step_batch import StepBatch
 
 
 @dataclass(frozen=True)
@@ -26,8 +26,7 @@ class UpdatePlan:
         loss_agg_mode: how token losses become one number (`rl_algos.loss_weights`).
         norm_constant: its constant, for the mode that needs one; 0: none.
         seed: entropy of the shuffle, e.g. (run seed, step).
-        remote: columns that the workers hold and the update reads.
-        local: columns of the driver that it reads beside `response_mask`.
+        columns: what the update reads beside `response_mask` and `row_weights`.
         meta_info: goes along with each mini-batch.
         workers: ranks among which the rows of a mini-batch are balanced; 0: they keep their order.
         prepare: called on each mini-batch before its update, to add columns.
@@ -38,8 +37,7 @@ class UpdatePlan:
     loss_agg_mode: str
     norm_constant: int
     seed: tuple[int, ...]
-    remote: Sequence[str]
-    local: Sequence[str]
+    columns: Sequence[str]
     meta_info: Mapping[str, Any]
     workers: int = 0
     prepare: Callable[[StepBatch], None] | None = None
@@ -56,13 +54,13 @@ def update_in_mini_batches(
         if plan.prepare is not None:
             plan.prepare(part)
         weights = loss_weights(
-            part["response_mask"],
+            part.action_mask,
             plan.loss_agg_mode,
             norm_constant=plan.norm_constant or None,
             prompt_index=part.uids if plan.loss_agg_mode == "prompt-mean" else None,
         )
         part.put(row_weights=weights)
-        data = part.to_workers(plan.remote, ["response_mask", "row_weights", *plan.local], plan.meta_info)
+        data = part.to_workers(["response_mask", "row_weights", *plan.columns], plan.meta_info)
         # One entry per rank, all equal: workers reduce over ranks themselves.
         for key, value in method(data).meta_info["metrics"][0].items():
             collected.setdefault(key, []).append(value)
@@ -73,7 +71,7 @@ def balanced(batch: StepBatch, workers: int) -> StepBatch:
     """The rows in an order whose cut among `workers` ranks costs each about the same."""
     if workers < 2:
         return batch
-    lengths = prompt_lengths(batch).tolist(), response_lengths(batch).tolist()
+    lengths = batch["prompt_lengths"].tolist(), batch["response_lengths"].tolist()
     return batch.rows(balanced_order(*lengths, workers, batch.uids))
 
 

@@ -13,7 +13,7 @@ from transformers import PreTrainedTokenizerBase
 from rl_algos import compute_maj_at_k, compute_pass_at_k
 
 from .metrics import Metrics
-from .step_batch import StepBatch, response_lengths
+from .step_batch import StepBatch
 
 
 def validation_metrics(
@@ -64,7 +64,7 @@ def sample_rows(
     """Prompt, response and score of each row, as text and numbers."""
     rows = []
     prompts = batch.local.non_tensor_batch["raw_prompt"]
-    responses, lengths = batch["responses"].tolist(), response_lengths(batch).tolist()
+    responses, lengths = batch["responses"].tolist(), batch["response_lengths"].tolist()
     for prompt, ids, length, score in zip(prompts, responses, lengths, scores.tolist(), strict=True):
         text = tokenizer.decode(ids[:length], skip_special_tokens=True)
         rows.append({"prompt": prompt, "response": text, "score": score})

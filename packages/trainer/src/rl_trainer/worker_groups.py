@@ -28,6 +28,7 @@ def spawn_groups(
     group_class: type[WorkerGroup],
     total_steps: int,
     started: list[WorkerGroup],
+    reward_fns: tuple[Any, Any],
 ) -> dict[Role, WorkerGroup]:
     """Start the processes of every pool; each group of processes is added to `started` for `shutdown`.
 
@@ -40,8 +41,9 @@ def spawn_groups(
     groups: dict[Role, WorkerGroup] = {}
     manager.create_resource_pool()
     for name, roles in manager.roles_by_pool().items():
+        arguments = {role: role_arguments(config, role, reward_fns) for role in roles}
         classes = {
-            role.value: RayClassWithInitArgs(cls=role_worker_mapping[role], **role_arguments(config, role))
+            role.value: RayClassWithInitArgs(cls=role_worker_mapping[role], **arguments[role])
             for role in roles
         }
         pool = manager.resource_pool_dict[name]
@@ -69,7 +71,7 @@ def start_group(
     )
 
 
-def role_arguments(config: PPOConfig, role: Role) -> dict[str, Any]:
+def role_arguments(config: PPOConfig, role: Role, reward_fns: tuple[Any, Any]) -> dict[str, Any]:
     """What a role's worker class is built with."""
     policy = config.actor_rollout_ref
     arguments: dict[Role, dict[str, Any]] = {
@@ -79,5 +81,6 @@ def role_arguments(config: PPOConfig, role: Role) -> dict[str, Any]:
         Role.RefPolicy: {"config": policy, "role": "ref"},
         Role.Critic: {"config": config.critic},
         Role.RewardModel: {"config": config.reward.model},
+        Role.RuleReward: dict(zip(("reward_fn", "val_reward_fn"), reward_fns, strict=True)),
     }
     return arguments[role]

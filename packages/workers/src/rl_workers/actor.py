@@ -200,9 +200,10 @@ class ActorRolloutRefWorker(EngineWorker):
     def update_actor(self, data: DataProto) -> DataProto:
         """One optimizer step on the global mini-batch of which ``data`` is this rank's part.
 
-        Columns: ``input_ids attention_mask response_mask advantages row_weights``; ``old_log_probs``
-        (absent: the current ones), ``ref_log_prob`` (with ``use_kl_loss``), ``rollout_is_weights``,
-        ``rollout_log_probs`` (for the mismatch metrics) and what the loss itself names.
+        Columns: ``input_ids attention_mask response_mask``, ``advantages`` (``[B, R]``, or ``[B]`` where all
+        tokens of a row have the same) and ``row_weights``; ``old_log_probs`` (absent: the current ones),
+        ``ref_log_prob`` (with ``use_kl_loss``), ``rollout_is_weights``, ``rollout_log_probs`` (for the
+        mismatch metrics) and what the loss itself names.
 
         Returns:
             No rows; ``meta_info["metrics"]`` of the whole mini-batch, the same on every rank.

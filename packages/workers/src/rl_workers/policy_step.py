@@ -62,12 +62,14 @@ class PolicyStep:
         return self._terms({name: x[rows] for name, x in self.batch.items()}, log_prob, entropy)
 
     def _terms(self, part: Mapping[str, Tensor], log_prob: Tensor, entropy: Tensor) -> Tensor:
-        mask, weights = part["response_mask"], part["row_weights"]
+        mask, weights, advantages = part["response_mask"], part["row_weights"], part["advantages"]
+        if advantages.dim() == 1:
+            advantages = advantages[:, None].expand(mask.shape)
         old = part["old_log_probs"] if "old_log_probs" in part else log_prob.detach()
         loss, metrics = self.spec.fn(
             old_log_prob=old,
             log_prob=log_prob,
-            advantages=part["advantages"],
+            advantages=advantages,
             response_mask=mask,
             row_weights=weights,
             rollout_is_weights=part.get("rollout_is_weights"),
