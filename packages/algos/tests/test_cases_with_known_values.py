@@ -159,10 +159,10 @@ def test_sequence_ratio_does_not_depend_on_length() -> None:
     for length in (1, 100):
         shape = (1, length)
         loss, _ = ra.compute_policy_loss_gspo(
-            torch.zeros(shape),
-            torch.full(shape, 0.012),
-            torch.ones(shape),
-            torch.ones(shape),
+            old_log_prob=torch.zeros(shape),
+            log_prob=torch.full(shape, 0.012),
+            advantages=torch.ones(shape),
+            response_mask=torch.ones(shape),
             clip_ratio=0.5,
             loss_agg_mode="seq-mean-token-mean",
         )
@@ -179,10 +179,10 @@ def test_ppo_table() -> None:
     ):
         log_prob = RATIOS.log()[:, column : column + 1].requires_grad_()
         loss, _ = ra.compute_policy_loss_vanilla(
-            torch.zeros(1, 1).double(),
-            log_prob,
-            GAINS[:, column : column + 1],
-            torch.ones(1, 1),
+            old_log_prob=torch.zeros(1, 1).double(),
+            log_prob=log_prob,
+            advantages=GAINS[:, column : column + 1],
+            response_mask=torch.ones(1, 1),
             clip_ratio_low=0.2,
             clip_ratio_high=0.28,
             clip_ratio_c=3.0,

@@ -130,7 +130,11 @@ def test_loss_scale_reaches_half_precision_gradients() -> None:
     log_prob = torch.full((1, 4096), -0.5, dtype=torch.float16, requires_grad=True)
     ones = torch.ones(1, 4096)
     loss, _ = ra.compute_policy_loss_vanilla(
-        log_prob.detach(), log_prob, 1e-5 * ones, ones, loss_agg_mode="token-mean"
+        old_log_prob=log_prob.detach(),
+        log_prob=log_prob,
+        advantages=1e-5 * ones,
+        response_mask=ones,
+        loss_agg_mode="token-mean",
     )
     (loss * 65536.0).backward()
     assert bool((log_prob.grad != 0).all())

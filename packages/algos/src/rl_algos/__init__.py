@@ -1,7 +1,6 @@
 """Pure-torch algorithms of LLM reinforcement learning: advantages, losses, KL, aggregation."""
 
 from rl_algos.aggregation import AGGREGATION_MODES, AggregationMode, agg_loss, loss_weights, weighted_sum
-from rl_algos.cispo import compute_policy_loss_cispo
 from rl_algos.covariance import (
     compute_policy_loss_clip_cov,
     compute_policy_loss_kl_cov,
@@ -9,7 +8,6 @@ from rl_algos.covariance import (
     select_kl_cov_tokens,
 )
 from rl_algos.distillation import distillation_kl, topk_distillation_kl
-from rl_algos.dppo import compute_policy_loss_dppo_kl, compute_policy_loss_dppo_tv
 from rl_algos.dro import compute_policy_loss_dro
 from rl_algos.entropy import compute_entropy_loss, entropy_from_logits
 from rl_algos.errors import (
@@ -26,22 +24,34 @@ from rl_algos.gae import compute_gae_advantage_return
 from rl_algos.gdpo import compute_gdpo_outcome_advantage
 from rl_algos.gigpo import compute_gigpo_outcome_advantage
 from rl_algos.gmpo import compute_policy_loss_geo_mean
-from rl_algos.gpg import compute_gpg_outcome_advantage, compute_policy_loss_gpg
+from rl_algos.group_relative import (
+    compute_dr_grpo_outcome_advantage,
+    compute_gpg_outcome_advantage,
+    compute_grpo_outcome_advantage,
+    compute_grpo_passk_outcome_advantage,
+    compute_maxrl_outcome_advantage,
+    compute_opo_outcome_advantage,
+    compute_rloo_outcome_advantage,
+)
 from rl_algos.groups import GroupIndex, GroupStats, group_codes, group_stats, informative_groups
-from rl_algos.grpo import compute_dr_grpo_outcome_advantage, compute_grpo_outcome_advantage
-from rl_algos.grpo_passk import compute_grpo_passk_outcome_advantage
 from rl_algos.gspo import compute_policy_loss_gspo, compute_policy_loss_luspo
 from rl_algos.kl import full_kl, kl_loss, kl_penalty
 from rl_algos.kl_controller import AdaptiveKLController, FixedKLController
 from rl_algos.masking import masked_mean, masked_sum, masked_var, masked_whiten
-from rl_algos.maxrl import compute_maxrl_outcome_advantage
 from rl_algos.metrics import Metric, merge_metrics
 from rl_algos.mismatch import rollout_mismatch_metrics
-from rl_algos.off_policy import compute_policy_loss_topr, compute_policy_loss_vespo
-from rl_algos.opo import compute_opo_outcome_advantage
 from rl_algos.optimal_token_baseline import (
     compute_multi_turn_optimal_token_baseline_advantage,
     compute_optimal_token_baseline_advantage,
+)
+from rl_algos.policy_gradient import (
+    compute_policy_loss_cispo,
+    compute_policy_loss_dppo_kl,
+    compute_policy_loss_dppo_tv,
+    compute_policy_loss_gpg,
+    compute_policy_loss_reinforce,
+    compute_policy_loss_topr,
+    compute_policy_loss_vespo,
 )
 from rl_algos.ppo import compute_policy_loss, compute_policy_loss_clip_higher, compute_policy_loss_vanilla
 from rl_algos.registry import (
@@ -57,7 +67,6 @@ from rl_algos.registry import (
     register_adv_est,
     register_policy_loss,
 )
-from rl_algos.reinforce import compute_policy_loss_reinforce
 from rl_algos.reinforce_plus_plus import (
     compute_discounted_returns,
     compute_reinforce_plus_plus_baseline_outcome_advantage,
@@ -66,7 +75,6 @@ from rl_algos.reinforce_plus_plus import (
 from rl_algos.remax import compute_remax_outcome_advantage
 from rl_algos.resampling import pf_ppo_indices
 from rl_algos.reward_shaping import apply_kl_penalty, overlong_penalty, place_on_last_token
-from rl_algos.rloo import compute_rloo_outcome_advantage
 from rl_algos.rollout_correction import (
     ImportanceSampling,
     Rejection,
@@ -74,7 +82,7 @@ from rl_algos.rollout_correction import (
     effective_sample_size,
 )
 from rl_algos.sapo import compute_policy_loss_sapo
-from rl_algos.token_loss import PolicyLossOutput, Weighting
+from rl_algos.token_loss import LossBatch, PolicyLossOutput, Weighting
 from rl_algos.validation import check_finite
 from rl_algos.value_loss import compute_value_loss, value_loss
 
@@ -94,6 +102,7 @@ __all__ = [
     "GroupIndex",
     "GroupStats",
     "ImportanceSampling",
+    "LossBatch",
     "Metric",
     "NonFiniteError",
     "OptionError",

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import Literal, get_args
 
 import torch
+from torch import Tensor
 
 from rl_algos.errors import OptionError, ShapeError
 from rl_algos.groups import GroupIndex, group_codes
 from rl_algos.masking import row_lengths, select
 from rl_algos.validation import check_mask, check_rows, check_tokens, compute_dtype, unknown_name
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 AggregationMode = Literal[
     "token-mean",

@@ -5,26 +5,26 @@ The tokens are chosen over the whole mini-batch, by a function of its own; the l
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Unpack
+from collections.abc import Iterator
+from typing import Unpack
 
 import torch
+from torch import Tensor
 
-from rl_algos.errors import DTypeError, OptionError, ShapeError
+from rl_algos.action_scan import row_blocks
+from rl_algos.errors import DTypeError, OptionError
 from rl_algos.masking import as_number, select
 from rl_algos.ppo import bounded_loss, clip_bounds
 from rl_algos.registry import register_policy_loss
 from rl_algos.token_loss import (
+    LossBatch,
     PolicyLossOutput,
     Rows,
     TokenLoss,
-    Weighting,
     clamp_log_ratio,
     evaluate,
 )
 from rl_algos.validation import check_mask, check_tokens, compute_dtype
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 def select_clip_cov_tokens(
@@ -60,18 +60,18 @@ def select_clip_cov_tokens(
     low, high = clip_bounds(clip_ratio, clip_ratio_low, clip_ratio_high)
     _check_share("clip_cov_ratio", clip_cov_ratio)
     with torch.no_grad():
-        mask, covariance = _covariance(log_prob, advantages, response_mask)
-        check_tokens(log_prob.shape, old_log_prob=old_log_prob)
-        ratio = clamp_log_ratio(select(log_prob, mask) - select(old_log_prob, mask)).exp_()
-        gain = select(advantages, mask)
-        clipped = ((gain > 0) & (ratio > 1.0 + high)) | ((gain < 0) & (ratio < 1.0 - low))
-        candidates = mask & ~clipped & (covariance > clip_cov_lb) & (covariance < clip_cov_ub)
+        mask = _checked_mask(log_prob, advantages, response_mask, old_log_prob)
+        candidates = torch.zeros_like(mask)
+        for part, covariance in _covariances(log_prob, advantages, mask):
+            keep = mask[part]
+            move = select(log_prob[part], keep) - select(old_log_prob[part], keep)
+            ratio, gain = clamp_log_ratio(move).exp_(), select(advantages[part], keep)
+            clipped = ((gain > 0) & (ratio > 1.0 + high)) | ((gain < 0) & (ratio < 1.0 - low))
+            candidates[part] = keep & ~clipped & (covariance > clip_cov_lb) & (covariance < clip_cov_ub)
         places = candidates.flatten().nonzero()[:, 0]
         number = max(1, int(clip_cov_ratio * int(mask.count_nonzero())))
         drawn = torch.randperm(places.numel(), generator=generator)[:number].to(places.device)
-        chosen = torch.zeros(mask.numel(), dtype=torch.bool, device=mask.device)
-        chosen[places[drawn]] = True
-        return chosen.view(mask.shape)
+        return _at(places[drawn], mask)
 
 
 def select_kl_cov_tokens(
@@ -83,28 +83,29 @@ def select_kl_cov_tokens(
     """
     _check_share("kl_cov_ratio", kl_cov_ratio)
     with torch.no_grad():
-        mask, covariance = _covariance(log_prob, advantages, response_mask)
-        tokens = int(mask.count_nonzero())
-        chosen = torch.zeros(mask.numel(), dtype=torch.bool, device=mask.device)
-        if tokens:
-            hidden = 1.0 - as_number(mask, covariance.dtype)
+        mask = _checked_mask(log_prob, advantages, response_mask)
+        number = max(1, int(int(mask.count_nonzero()) * kl_cov_ratio))
+        values, places = [], []
+        # The largest of each block, and of those the largest: nothing of the batch's size is sorted.
+        for part, covariance in _covariances(log_prob, advantages, mask):
+            hidden = 1.0 - as_number(mask[part], covariance.dtype)
             ranked = covariance.sub_(hidden, alpha=torch.finfo(covariance.dtype).max).flatten()
-            chosen[ranked.topk(max(1, int(tokens * kl_cov_ratio))).indices] = True
-        return chosen.view(mask.shape)
+            best = ranked.topk(min(number, ranked.numel()))
+            values.append(best.values)
+            places.append(best.indices + part.start * mask.shape[1])
+        if not mask.any():
+            return torch.zeros_like(mask)
+        return _at(torch.cat(places)[torch.cat(values).topk(number).indices], mask)
 
 
 @register_policy_loss("clip_cov")
 def compute_policy_loss_clip_cov(
-    old_log_prob: Tensor,
-    log_prob: Tensor,
-    advantages: Tensor,
-    response_mask: Tensor,
-    selected: Tensor,
     *,
+    selected: Tensor,
     clip_ratio: float | None = 0.2,
     clip_ratio_low: float | None = None,
     clip_ratio_high: float | None = None,
-    **weighting: Unpack[Weighting],
+    **batch: Unpack[LossBatch],
 ) -> PolicyLossOutput:
     r"""PPO's clipped surrogate (without dual clip) with the chosen tokens taken out of it.
 
@@ -117,7 +118,7 @@ def compute_policy_loss_clip_cov(
     `ratio_clampfrac`.
     """
     low, high = clip_bounds(clip_ratio, clip_ratio_low, clip_ratio_high)
-    _check_selected(selected, log_prob)
+    _check_selected(selected)
 
     def token_loss(rows: Rows) -> TokenLoss:
         free = ~rows.extras["selected"]
@@ -126,20 +127,15 @@ def compute_policy_loss_clip_cov(
         metrics = {**result.metrics, "cov_clipfrac": rows.share(~free)}
         return TokenLoss(result.loss * free, metrics, result.gradient * free)
 
-    inputs = (old_log_prob, log_prob, advantages, response_mask)
-    return evaluate(token_loss, *inputs, extras={"selected": selected}, **weighting)
+    return evaluate(token_loss, extras={"selected": selected}, **batch)
 
 
 @register_policy_loss("kl_cov")
 def compute_policy_loss_kl_cov(
-    old_log_prob: Tensor,
-    log_prob: Tensor,
-    advantages: Tensor,
-    response_mask: Tensor,
-    selected: Tensor,
     *,
+    selected: Tensor,
     ppo_kl_coef: float = 1.0,
-    **weighting: Unpack[Weighting],
+    **batch: Unpack[LossBatch],
 ) -> PolicyLossOutput:
     r"""Unclipped surrogate with a penalty on the chosen tokens.
 
@@ -151,7 +147,7 @@ def compute_policy_loss_kl_cov(
     Other arguments as for `vanilla`. Metrics: `cov_klfrac` (chosen tokens), `ppo_kl`, `ppo_kl_abs`,
     `ratio_clampfrac`.
     """
-    _check_selected(selected, log_prob)
+    _check_selected(selected)
 
     def token_loss(rows: Rows) -> TokenLoss:
         raw = rows.log_ratio.detach()
@@ -166,18 +162,35 @@ def compute_policy_loss_kl_cov(
         metrics["cov_klfrac"] = rows.share(chosen)
         return TokenLoss(loss, metrics, slope)
 
-    inputs = (old_log_prob, log_prob, advantages, response_mask)
-    return evaluate(token_loss, *inputs, extras={"selected": selected}, **weighting)
+    return evaluate(token_loss, extras={"selected": selected}, **batch)
 
 
-def _covariance(log_prob: Tensor, advantages: Tensor, response_mask: Tensor) -> tuple[Tensor, Tensor]:
-    shape = check_tokens(log_prob=log_prob, advantages=advantages)
-    mask = check_mask(response_mask, shape)
+def _checked_mask(
+    log_prob: Tensor, advantages: Tensor, response_mask: Tensor, old_log_prob: Tensor | None = None
+) -> Tensor:
+    shape = check_tokens(log_prob=log_prob, advantages=advantages, old_log_prob=old_log_prob)
+    return check_mask(response_mask, shape)
+
+
+def _covariances(log_prob: Tensor, advantages: Tensor, mask: Tensor) -> Iterator[tuple[slice, Tensor]]:
+    """Yield blocks of rows with their tokens' covariance; meaningless under the mask."""
+    dtype = compute_dtype(log_prob, advantages)
     tokens = mask.count_nonzero().clamp(min=1)
-    gain, log_p = select(advantages, mask), select(log_prob, mask)
-    dtype = compute_dtype(gain, log_p)
-    gain, log_p = gain.to(dtype), log_p.to(dtype)
-    return mask, (gain - gain.sum() / tokens).mul_(log_p - log_p.sum() / tokens)
+
+    def mean(x: Tensor) -> Tensor:
+        parts = [select(x[part].to(dtype), mask[part]).sum() for part in row_blocks(mask)]
+        return torch.stack(parts).sum() / tokens if parts else tokens.to(dtype)
+
+    mean_gain, mean_log_p = mean(advantages), mean(log_prob)
+    for part in row_blocks(mask):
+        gain, log_p = (select(x[part].to(dtype), mask[part]) for x in (advantages, log_prob))
+        yield part, gain.sub_(mean_gain).mul_(log_p.sub_(mean_log_p))
+
+
+def _at(places: Tensor, mask: Tensor) -> Tensor:
+    chosen = torch.zeros(mask.numel(), dtype=torch.bool, device=mask.device)
+    chosen[places] = True
+    return chosen.view(mask.shape)
 
 
 def _check_share(name: str, share: float) -> None:
@@ -185,8 +198,6 @@ def _check_share(name: str, share: float) -> None:
         raise OptionError(f"{name} is {share}, expected a share above 0 and at most 1")
 
 
-def _check_selected(selected: Tensor, log_prob: Tensor) -> None:
+def _check_selected(selected: Tensor) -> None:
     if selected.dtype != torch.bool:
         raise DTypeError(f"selected has dtype {selected.dtype}, expected bool")
-    if selected.shape != log_prob.shape:
-        raise ShapeError(f"selected has shape {tuple(selected.shape)}, expected {tuple(log_prob.shape)}")

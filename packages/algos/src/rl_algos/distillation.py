@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
+from torch import Tensor
 
 from rl_algos.errors import ShapeError
 from rl_algos.kl import full_kl
 from rl_algos.validation import check_floating, check_mask, compute_dtype, unknown_name
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 _DIRECTIONS = ("forward", "reverse")
 

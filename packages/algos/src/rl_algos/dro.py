@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Unpack
+from typing import Unpack
 
 from rl_algos.errors import OptionError
 from rl_algos.registry import register_policy_loss
-from rl_algos.token_loss import PolicyLossOutput, Rows, TokenLoss, Weighting, evaluate
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from rl_algos.token_loss import LossBatch, PolicyLossOutput, Rows, TokenLoss, evaluate
 
 
 @register_policy_loss("dro")
 def compute_policy_loss_dro(
-    old_log_prob: Tensor,
-    log_prob: Tensor,
-    advantages: Tensor,
-    response_mask: Tensor,
     *,
     dro_beta: float = 0.5,
-    **weighting: Unpack[Weighting],
+    **batch: Unpack[LossBatch],
 ) -> PolicyLossOutput:
     r"""Policy gradient with a quadratic penalty on the log-ratio; needs no on-policy samples.
 
@@ -38,4 +31,4 @@ def compute_policy_loss_dro(
         loss = 0.5 * dro_beta * log_ratio.square() - rows.advantages * log_prob
         return TokenLoss(loss, rows.ratio_metrics(log_ratio, clamped=False), slope)
 
-    return evaluate(token_loss, old_log_prob, log_prob, advantages, response_mask, **weighting)
+    return evaluate(token_loss, **batch)

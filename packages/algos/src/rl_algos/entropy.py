@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
+from torch import Tensor
 
 from rl_algos.aggregation import agg_loss
 from rl_algos.validation import check_floating, check_mask, compute_dtype
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 def entropy_from_logits(logits: Tensor) -> Tensor:

@@ -5,15 +5,11 @@ pass@k: Chen et al. 2021, https://arxiv.org/abs/2107.03374. All are closed forms
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
+from torch import Tensor
 
 from rl_algos.errors import OptionError, ShapeError
 from rl_algos.groups import GroupIndex, group_codes, pair_codes
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 def compute_pass_at_k(num_samples: Tensor, num_correct: Tensor, k: int) -> Tensor:

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 import torch
+from torch import Tensor
 
 from rl_algos.errors import ShapeError
 from rl_algos.groups import GroupIndex, group_stats
 from rl_algos.outcome import outcome, whiten_rows
 from rl_algos.registry import AdvantageEstimator, register_adv_est
 from rl_algos.validation import check_floating
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from torch import Tensor
 
 
 @register_adv_est(AdvantageEstimator.GDPO, inputs=("reward_components",))
@@ -59,9 +55,7 @@ def compute_gdpo_outcome_advantage(
         informative = torch.zeros_like(rows.counted)
         for weight, scores in zip(weights, components.unbind(dim=1), strict=True):
             stats = group_stats(scores, index, rows.counted)
-            relative = stats.scores - stats.mean[stats.codes]
-            if norm_adv_by_std_in_grpo:
-                relative = relative / (stats.std[stats.codes] + epsilon)
+            relative = stats.relative(epsilon if norm_adv_by_std_in_grpo else None)
             total += weight * torch.where(stats.informative, relative, 0)
             informative |= stats.informative
         advantages = rows.to_tokens(torch.where(informative, whiten_rows(total, rows.lengths), 0))

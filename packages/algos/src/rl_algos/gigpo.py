@@ -3,17 +3,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
+from torch import Tensor
 
 from rl_algos.groups import GroupIndex, GroupStats, group_codes, group_stats, pair_codes
 from rl_algos.outcome import Outcome, outcome
 from rl_algos.registry import AdvantageEstimator, register_adv_est
 from rl_algos.validation import check_rows
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 @register_adv_est(AdvantageEstimator.GIGPO)
@@ -59,26 +55,20 @@ def compute_gigpo_outcome_advantage(
         prompts = group_codes(index, size)[0].to(rows.scores.device)
         states = group_codes(anchor_state, size)[0].to(rows.scores.device)
         steps = group_stats(step_returns, pair_codes(prompts, states)[0], rows.counted)
-        combined = _episode(rows, prompts, trajectory_index, norm_adv_by_std_in_grpo, epsilon)
-        combined = combined + step_advantage_w * _relative(steps, norm_adv_by_std_in_grpo, epsilon)
-        advantages = rows.to_tokens(combined)
+        divisor = epsilon if norm_adv_by_std_in_grpo else None
+        episode = _episode(rows, prompts, trajectory_index, divisor)
+        advantages = rows.to_tokens(episode + step_advantage_w * _relative(steps, divisor))
         return advantages, advantages
 
 
-def _episode(
-    rows: Outcome, prompts: Tensor, trajectory_index: GroupIndex, divide: bool, epsilon: float
-) -> Tensor:
+def _episode(rows: Outcome, prompts: Tensor, trajectory_index: GroupIndex, divisor: float | None) -> Tensor:
     own = group_stats(rows.scores, trajectory_index, rows.counted)
     # A trajectory whose rows agree has that score exactly; their mean would round.
     score = torch.where(own.high == own.low, own.high, own.mean)
     prompt = torch.zeros_like(own.count, dtype=torch.int64).index_copy_(0, own.codes, prompts)
     trajectories = group_stats(score, prompt, own.count > 0)
-    relative = _relative(trajectories, divide, epsilon)
-    return torch.where(rows.counted, relative[own.codes], 0)
+    return torch.where(rows.counted, _relative(trajectories, divisor)[own.codes], 0)
 
 
-def _relative(stats: GroupStats, divide: bool, epsilon: float) -> Tensor:
-    relative = stats.scores - stats.mean[stats.codes]
-    if divide:
-        relative = relative / (stats.std[stats.codes] + epsilon)
-    return torch.where(stats.informative, relative, 0)
+def _relative(stats: GroupStats, divisor: float | None) -> Tensor:
+    return torch.where(stats.informative, stats.relative(divisor), 0)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Unpack
+from typing import Unpack
 
 import torch
 
@@ -10,29 +10,22 @@ from rl_algos.masking import as_number
 from rl_algos.ppo import clip_bounds
 from rl_algos.registry import register_policy_loss
 from rl_algos.token_loss import (
+    LossBatch,
     PolicyLossOutput,
     Rows,
     TokenLoss,
-    Weighting,
     clamp_log_ratio,
     evaluate,
 )
 
-if TYPE_CHECKING:
-    from torch import Tensor
-
 
 @register_policy_loss("geo_mean", sequence_level=True)
 def compute_policy_loss_geo_mean(
-    old_log_prob: Tensor,
-    log_prob: Tensor,
-    advantages: Tensor,
-    response_mask: Tensor,
     *,
     clip_ratio: float | None = None,
     clip_ratio_low: float | None = None,
     clip_ratio_high: float | None = None,
-    **weighting: Unpack[Weighting],
+    **batch: Unpack[LossBatch],
 ) -> PolicyLossOutput:
     r"""Row loss on the geometric mean of the row's ratios, each clipped in log space against its advantage.
 
@@ -63,4 +56,4 @@ def compute_policy_loss_geo_mean(
         metrics["pg_clipfrac_lower"] = rows.share(outside & (sign < 0))
         return TokenLoss(loss.expand_as(log_ratio), metrics)
 
-    return evaluate(token_loss, old_log_prob, log_prob, advantages, response_mask, **weighting)
+    return evaluate(token_loss, **batch)

@@ -85,6 +85,11 @@ class GroupStats:
         squares = torch.zeros_like(self.total).index_add_(0, self.codes, deviation * deviation)
         return (squares / (self.count - 1).clamp(min=1)).sqrt()
 
+    def relative(self, epsilon: float | None = None) -> Tensor:
+        """Score minus its group's mean, `[B]`, divided by the standard deviation plus `epsilon` if given."""
+        centred = self.scores - self.mean[self.codes]
+        return centred if epsilon is None else centred / (self.std[self.codes] + epsilon)
+
     def sum_of(self, values: Tensor) -> Tensor:
         """Sum `[G]` of `values` `[B]` over the counted rows."""
         return torch.zeros_like(self.total).index_add_(

@@ -6,30 +6,25 @@ Optimization: Revealing and Controlling Response Length Variation in RLVR", 2026
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Unpack
+from typing import Unpack
+
+from torch import Tensor
 
 from rl_algos.masking import select
 from rl_algos.ppo import bounded_loss, clip_bounds
 from rl_algos.registry import register_policy_loss
-from rl_algos.token_loss import PolicyLossOutput, Rows, TokenLoss, Weighting, evaluate
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from rl_algos.token_loss import LossBatch, PolicyLossOutput, Rows, TokenLoss, evaluate
 
 PAPER_BOUNDS = (3e-4, 4e-4)
 
 
 @register_policy_loss("gspo", anchored=True, sequence_level=True)
 def compute_policy_loss_gspo(
-    old_log_prob: Tensor,
-    log_prob: Tensor,
-    advantages: Tensor,
-    response_mask: Tensor,
     *,
     clip_ratio: float | None = None,
     clip_ratio_low: float | None = None,
     clip_ratio_high: float | None = None,
-    **weighting: Unpack[Weighting],
+    **batch: Unpack[LossBatch],
 ) -> PolicyLossOutput:
     r"""Clipped surrogate on the sequence's ratio, in its token form.
 
@@ -48,20 +43,16 @@ def compute_policy_loss_gspo(
     def token_loss(rows: Rows) -> TokenLoss:
         return bounded_loss(rows, sequence_log_ratio(rows), low, high)
 
-    return evaluate(token_loss, old_log_prob, log_prob, advantages, response_mask, **weighting)
+    return evaluate(token_loss, **batch)
 
 
 @register_policy_loss("luspo", anchored=True, sequence_level=True)
 def compute_policy_loss_luspo(
-    old_log_prob: Tensor,
-    log_prob: Tensor,
-    advantages: Tensor,
-    response_mask: Tensor,
     *,
     clip_ratio: float | None = None,
     clip_ratio_low: float | None = None,
     clip_ratio_high: float | None = None,
-    **weighting: Unpack[Weighting],
+    **batch: Unpack[LossBatch],
 ) -> PolicyLossOutput:
     r"""GSPO's loss times the row's length, which removes its bias towards short responses.
 
@@ -77,7 +68,7 @@ def compute_policy_loss_luspo(
         assert result.gradient is not None
         return TokenLoss(result.loss * rows.lengths, result.metrics, result.gradient * rows.lengths)
 
-    return evaluate(token_loss, old_log_prob, log_prob, advantages, response_mask, **weighting)
+    return evaluate(token_loss, **batch)
 
 
 def sequence_log_ratio(rows: Rows) -> Tensor:

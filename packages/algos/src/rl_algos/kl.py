@@ -5,16 +5,12 @@ Estimators: Schulman 2020, http://joschu.net/blog/kl-approx.html.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
+from torch import Tensor
 
 from rl_algos.errors import ShapeError
 from rl_algos.token_loss import LOG_RATIO_LIMIT, clamp_log_ratio
 from rl_algos.validation import check_floating, compute_dtype, unknown_name
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 _CANONICAL = {"kl": "k1", "mse": "k2", "low_var_kl": "k3"}
 KL_ESTIMATORS: tuple[str, ...] = ("k1", "k2", "k3", "abs", "full", *_CANONICAL)

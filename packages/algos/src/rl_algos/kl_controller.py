@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
 
 from rl_algos.errors import OptionError
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 
 class FixedKLController:

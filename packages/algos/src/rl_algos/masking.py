@@ -3,15 +3,11 @@ infinity."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
+from torch import Tensor
 
 from rl_algos.errors import ShapeError
 from rl_algos.validation import check_floating, check_mask, compute_dtype
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 _BITS = {
     torch.float16: torch.int16,
@@ -38,7 +34,7 @@ def select(x: Tensor, mask: Tensor) -> Tensor:
     By bits where no gradient is wanted: as safe against NaN as `where`, and some ten times faster on a CPU.
     """
     bits = _BITS.get(x.dtype)
-    if bits is None or x.requires_grad:
+    if bits is None or (x.requires_grad and torch.is_grad_enabled()):
         return torch.where(mask, x, 0)
     return (x.view(bits) & as_number(mask, bits).neg_()).view(x.dtype)
 

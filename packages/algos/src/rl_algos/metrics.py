@@ -3,19 +3,16 @@ give."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import torch
+from torch import Tensor
 
 from rl_algos.errors import OptionError
 from rl_algos.masking import select
 from rl_algos.validation import check_mask
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
-    from torch import Tensor
 
 Reduction = Literal["mean", "sum", "max", "min"]
 

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
+from torch import Tensor
 
 from rl_algos.masking import select
 from rl_algos.metrics import Metric
 from rl_algos.token_loss import LOG_RATIO_LIMIT, clamp_log_ratio
 from rl_algos.validation import check_mask, check_tokens, compute_dtype
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 def rollout_mismatch_metrics(

@@ -5,17 +5,13 @@ Single-turn form by column, multi-turn form by the number of the action ("The Op
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
+from torch import Tensor
 
 from rl_algos.groups import GroupIndex, group_codes
 from rl_algos.masking import select
 from rl_algos.registry import AdvantageEstimator, register_adv_est
 from rl_algos.validation import check_mask, check_tokens, compute_dtype
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 @register_adv_est(AdvantageEstimator.OPTIMAL_TOKEN_BASELINE, inputs=("rollout_is_weights",))

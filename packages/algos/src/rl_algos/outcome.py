@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
+from torch import Tensor
 
 from rl_algos.action_scan import row_blocks
 from rl_algos.masking import moments, select
 from rl_algos.validation import check_mask, check_tokens, compute_dtype
 
 _ELEMENTS = 1 << 18
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 @dataclass(frozen=True)

@@ -6,28 +6,24 @@ https://arxiv.org/abs/1912.09729. Clip-higher: Yu et al. 2025, https://arxiv.org
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Unpack
+from collections.abc import Callable
+from typing import Unpack
 
 import torch
+from torch import Tensor
 
 from rl_algos.errors import OptionError
 from rl_algos.registry import register_policy_loss
 from rl_algos.token_loss import (
     LOG_RATIO_LIMIT,
+    LossBatch,
     PolicyLossOutput,
     Rows,
     TokenLoss,
-    Weighting,
     choose,
     clamp_log_ratio,
     evaluate,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from torch import Tensor
-
 
 _NO_BOUND = 1e30
 
@@ -51,16 +47,12 @@ def clip_bounds(
 
 @register_policy_loss("vanilla")
 def compute_policy_loss_vanilla(
-    old_log_prob: Tensor,
-    log_prob: Tensor,
-    advantages: Tensor,
-    response_mask: Tensor,
     *,
     clip_ratio: float | None = 0.2,
     clip_ratio_low: float | None = None,
     clip_ratio_high: float | None = None,
     clip_ratio_c: float = 3.0,
-    **weighting: Unpack[Weighting],
+    **batch: Unpack[LossBatch],
 ) -> PolicyLossOutput:
     r"""PPO's clipped surrogate with dual clip.
 
@@ -69,13 +61,10 @@ def compute_policy_loss_vanilla(
         loss = max(-A r, -A clip(r, 1 - low, 1 + high)),   for A < 0 at most -A c
 
     Args:
-        old_log_prob, log_prob, advantages: floating `[B, T]`; the gradient goes to `log_prob`.
-        response_mask: `[B, T]`, bool, int or float; what lies under it has no influence and gradient exactly
-            0.
         clip_ratio: bound for each side that is not given on its own.
         clip_ratio_low, clip_ratio_high: distances from 1.
         clip_ratio_c: the dual clip, above 1.
-        weighting: see `Weighting`; `row_weights` or `loss_agg_mode` is required.
+        weighting: see `LossBatch`; `row_weights` or `loss_agg_mode` is required.
 
     Returns:
         `(loss, metrics)`: scalar float32 or float64; `pg_clipfrac`, `pg_clipfrac_lower` (dual clip),
@@ -83,24 +72,20 @@ def compute_policy_loss_vanilla(
     """
     low, high = clip_bounds(clip_ratio, clip_ratio_low, clip_ratio_high)
     token_loss = clipped_surrogate(low, high, clip_ratio_c)
-    return evaluate(token_loss, old_log_prob, log_prob, advantages, response_mask, **weighting)
+    return evaluate(token_loss, **batch)
 
 
 @register_policy_loss("clip_higher")
 def compute_policy_loss_clip_higher(
-    old_log_prob: Tensor,
-    log_prob: Tensor,
-    advantages: Tensor,
-    response_mask: Tensor,
     *,
     clip_ratio_low: float = 0.2,
     clip_ratio_high: float = 0.28,
     clip_ratio_c: float = 10.0,
-    **weighting: Unpack[Weighting],
+    **batch: Unpack[LossBatch],
 ) -> PolicyLossOutput:
     """`compute_policy_loss_vanilla` with DAPO's bounds: more room upwards, so that rare tokens can grow."""
     token_loss = clipped_surrogate(clip_ratio_low, clip_ratio_high, clip_ratio_c)
-    return evaluate(token_loss, old_log_prob, log_prob, advantages, response_mask, **weighting)
+    return evaluate(token_loss, **batch)
 
 
 def compute_policy_loss(
@@ -124,10 +109,10 @@ def compute_policy_loss(
         `(pg_loss, pg_clipfrac, ppo_kl, pg_clipfrac_lower)`, scalars.
     """
     loss, metrics = compute_policy_loss_vanilla(
-        old_log_prob,
-        log_prob,
-        advantages,
-        response_mask,
+        old_log_prob=old_log_prob,
+        log_prob=log_prob,
+        advantages=advantages,
+        response_mask=response_mask,
         clip_ratio=cliprange,
         clip_ratio_low=cliprange_low,
         clip_ratio_high=cliprange_high,

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
+from torch import Tensor
 
 from rl_algos.action_scan import by_blocks, discounted_returns
-from rl_algos.groups import GroupIndex, group_stats
-from rl_algos.outcome import outcome, whiten_rows
+from rl_algos.group_relative import group_relative
+from rl_algos.groups import GroupIndex, GroupStats
+from rl_algos.outcome import Outcome, whiten_rows
 from rl_algos.registry import AdvantageEstimator, register_adv_est
 from rl_algos.validation import check_mask, check_range, check_tokens, compute_dtype
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 @register_adv_est(AdvantageEstimator.REINFORCE_PLUS_PLUS)
@@ -67,14 +64,12 @@ def compute_reinforce_plus_plus_baseline_outcome_advantage(
     Returns:
         `(advantages, returns)`, twice the same tensor `[B, T]`, float32 or float64, 0 outside the mask.
     """
-    with torch.no_grad():
-        rows = outcome(token_level_rewards, response_mask)
-        stats = group_stats(rows.scores, index, rows.counted)
-        centred = torch.where(stats.informative, rows.scores - stats.mean[stats.codes], 0)
-        if whiten:
-            centred = torch.where(stats.informative, whiten_rows(centred, rows.lengths), 0)
-        advantages = rows.to_tokens(centred)
-        return advantages, advantages
+
+    def relative(rows: Outcome, stats: GroupStats) -> Tensor:
+        centred = torch.where(stats.informative, stats.relative(), 0)
+        return whiten_rows(centred, rows.lengths) if whiten else centred
+
+    return group_relative(token_level_rewards, response_mask, index, relative)
 
 
 def compute_discounted_returns(

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
+from torch import Tensor
 
 from rl_algos.action_scan import Returns, by_blocks, discounted_returns
 from rl_algos.registry import AdvantageEstimator, register_adv_est
 from rl_algos.validation import check_mask, check_rows, check_tokens, compute_dtype
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 @register_adv_est(AdvantageEstimator.REMAX)

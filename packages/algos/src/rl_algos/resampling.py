@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
+from torch import Tensor
 
 from rl_algos.errors import ShapeError
 from rl_algos.validation import check_floating, unknown_name
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 _METHODS = ("pow", "max_min", "max_random")
 

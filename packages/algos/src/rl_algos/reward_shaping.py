@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
+from torch import Tensor
 
 from rl_algos.errors import OptionError, ShapeError
 from rl_algos.kl import kl_penalty as estimate_kl
 from rl_algos.masking import select
 from rl_algos.metrics import Metric
 from rl_algos.validation import check_mask, check_rows, check_tokens, compute_dtype
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 def overlong_penalty(

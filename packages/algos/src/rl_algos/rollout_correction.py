@@ -7,10 +7,12 @@ batch that is given: call it on the global batch and cut the result.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import torch
+from torch import Tensor
 
 from rl_algos.errors import OptionError
 from rl_algos.masking import select
@@ -18,11 +20,6 @@ from rl_algos.metrics import Metric
 from rl_algos.mismatch import rollout_mismatch_metrics
 from rl_algos.token_loss import clamp_log_ratio
 from rl_algos.validation import check_mask, check_tokens, compute_dtype
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from torch import Tensor
 
 
 @dataclass(frozen=True)

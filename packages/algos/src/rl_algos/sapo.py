@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Unpack
+from typing import Unpack
 
 import torch
 
@@ -10,29 +10,22 @@ from rl_algos.errors import OptionError
 from rl_algos.masking import as_number
 from rl_algos.registry import register_policy_loss
 from rl_algos.token_loss import (
+    LossBatch,
     PolicyLossOutput,
     Rows,
     TokenLoss,
-    Weighting,
     choose,
     clamp_log_ratio,
     evaluate,
 )
 
-if TYPE_CHECKING:
-    from torch import Tensor
-
 
 @register_policy_loss("sapo")
 def compute_policy_loss_sapo(
-    old_log_prob: Tensor,
-    log_prob: Tensor,
-    advantages: Tensor,
-    response_mask: Tensor,
     *,
     tau_pos: float = 1.0,
     tau_neg: float = 1.05,
-    **weighting: Unpack[Weighting],
+    **batch: Unpack[LossBatch],
 ) -> PolicyLossOutput:
     r"""Surrogate through a sigmoid gate, whose slope is 1 at ratio 1 and fades on both sides.
 
@@ -56,4 +49,4 @@ def compute_policy_loss_sapo(
         )
         return TokenLoss(-4.0 * rows.advantages * gate / tau, rows.ratio_metrics(raw), slope)
 
-    return evaluate(token_loss, old_log_prob, log_prob, advantages, response_mask, **weighting)
+    return evaluate(token_loss, **batch)

@@ -10,20 +10,18 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import Any, TypedDict
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from rl_algos.aggregation import loss_weights
-from rl_algos.errors import OptionError
+from rl_algos.errors import OptionError, ShapeError
+from rl_algos.groups import GroupIndex
 from rl_algos.masking import as_number, select
 from rl_algos.metrics import Metric, merge_metrics
 from rl_algos.validation import check_mask, check_rows, check_tokens, compute_dtype
-
-if TYPE_CHECKING:
-    from rl_algos.groups import GroupIndex
 
 LOG_RATIO_LIMIT = 20.0
 _CPU_BLOCK_ELEMENTS = 1 << 16
@@ -33,7 +31,7 @@ PolicyLossOutput = tuple[Tensor, dict[str, Metric]]
 
 
 class Weighting(TypedDict, total=False):
-    """Keywords that every policy loss takes.
+    """How a loss is weighted: optional keywords.
 
     `row_weights` `[B]`: these rows of `loss_weights(mask of the global mini-batch, ...)`. Or `loss_agg_mode`
     (with `norm_constant` or `prompt_index` where the mode needs it) when the given rows are the whole
@@ -48,6 +46,19 @@ class Weighting(TypedDict, total=False):
     prompt_index: GroupIndex | None
     rollout_is_weights: Tensor | None
     anchor: Tensor | None
+
+
+class LossBatch(Weighting):
+    """Keywords with which every policy loss is called: its tensors, floating `[B, T]`, and `Weighting`.
+
+    `old_log_prob`: of the policy that sampled; `log_prob`: of the one that learns, where the gradient goes;
+    `response_mask`: bool, int or float; what lies under it has no influence and gradient exactly 0.
+    """
+
+    old_log_prob: Tensor
+    log_prob: Tensor
+    advantages: Tensor
+    response_mask: Tensor
 
 
 @dataclass(frozen=True)
@@ -169,6 +180,9 @@ def evaluate(
             "loss_agg_mode with what the mode needs (the given rows are the whole mini-batch), not both"
         )
     check_rows("row_weights", row_weights, mask.shape[0])
+    for name, tensor in (extras or {}).items():
+        if tensor.shape != shape:
+            raise ShapeError(f"{name} has shape {tuple(tensor.shape)}, expected {tuple(shape)}")
     with_gradient = torch.is_grad_enabled() and log_prob.requires_grad
     inputs: dict[str, Tensor | None] = {
         "log_prob": log_prob.detach(),
@@ -266,5 +280,7 @@ class _KnownGradient(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor, None, None]:
         (gradient,) = ctx.saved_tensors
+        if grad_output.device.type == "cpu" and grad_output == 1:
+            return gradient.to(ctx.dtype), None, None
         # Scaled before it is narrowed, so that a loss scale reaches half precision in time.
         return (gradient * grad_output).to(ctx.dtype), None, None

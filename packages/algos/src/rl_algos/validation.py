@@ -3,17 +3,13 @@ fix."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from difflib import get_close_matches
-from typing import TYPE_CHECKING
 
 import torch
+from torch import Tensor
 
 from rl_algos.errors import DTypeError, NonFiniteError, OptionError, ShapeError, UnknownNameError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from torch import Tensor
 
 
 def check_mask(mask: Tensor, shape: torch.Size | tuple[int, ...], name: str = "response_mask") -> Tensor:

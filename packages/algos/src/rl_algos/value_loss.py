@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Unpack
+from typing import Unpack
 
 import torch
+from torch import Tensor
 
 from rl_algos.errors import OptionError
 from rl_algos.token_loss import PolicyLossOutput, Rows, TokenLoss, Weighting, evaluate
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 def value_loss(
