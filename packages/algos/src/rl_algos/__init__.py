@@ -8,7 +8,6 @@ from rl_algos.covariance import (
     select_kl_cov_tokens,
 )
 from rl_algos.distillation import distillation_kl, topk_distillation_kl
-from rl_algos.dro import compute_policy_loss_dro
 from rl_algos.entropy import compute_entropy_loss, entropy_from_logits
 from rl_algos.errors import (
     DTypeError,
@@ -23,7 +22,6 @@ from rl_algos.evaluation import best_at_k, compute_maj_at_k, compute_pass_at_k, 
 from rl_algos.gae import compute_gae_advantage_return
 from rl_algos.gdpo import compute_gdpo_outcome_advantage
 from rl_algos.gigpo import compute_gigpo_outcome_advantage
-from rl_algos.gmpo import compute_policy_loss_geo_mean
 from rl_algos.group_relative import (
     compute_dr_grpo_outcome_advantage,
     compute_gpg_outcome_advantage,
@@ -34,7 +32,6 @@ from rl_algos.group_relative import (
     compute_rloo_outcome_advantage,
 )
 from rl_algos.groups import GroupIndex, GroupStats, group_codes, group_stats, informative_groups
-from rl_algos.gspo import compute_policy_loss_gspo, compute_policy_loss_luspo
 from rl_algos.kl import full_kl, kl_loss, kl_penalty
 from rl_algos.kl_controller import AdaptiveKLController, FixedKLController
 from rl_algos.masking import masked_mean, masked_sum, masked_var, masked_whiten
@@ -48,12 +45,18 @@ from rl_algos.policy_gradient import (
     compute_policy_loss_cispo,
     compute_policy_loss_dppo_kl,
     compute_policy_loss_dppo_tv,
+    compute_policy_loss_dro,
     compute_policy_loss_gpg,
     compute_policy_loss_reinforce,
     compute_policy_loss_topr,
     compute_policy_loss_vespo,
 )
-from rl_algos.ppo import compute_policy_loss, compute_policy_loss_clip_higher, compute_policy_loss_vanilla
+from rl_algos.ppo import (
+    compute_policy_loss,
+    compute_policy_loss_clip_higher,
+    compute_policy_loss_sapo,
+    compute_policy_loss_vanilla,
+)
 from rl_algos.registry import (
     ADV_ESTIMATOR_REGISTRY,
     POLICY_LOSS_REGISTRY,
@@ -73,15 +76,18 @@ from rl_algos.reinforce_plus_plus import (
     compute_reinforce_plus_plus_outcome_advantage,
 )
 from rl_algos.remax import compute_remax_outcome_advantage
-from rl_algos.resampling import pf_ppo_indices
-from rl_algos.reward_shaping import apply_kl_penalty, overlong_penalty, place_on_last_token
+from rl_algos.reward_shaping import apply_kl_penalty, overlong_penalty, pf_ppo_indices, place_on_last_token
 from rl_algos.rollout_correction import (
     ImportanceSampling,
     Rejection,
     compute_rollout_correction,
     effective_sample_size,
 )
-from rl_algos.sapo import compute_policy_loss_sapo
+from rl_algos.sequence_ratio import (
+    compute_policy_loss_geo_mean,
+    compute_policy_loss_gspo,
+    compute_policy_loss_luspo,
+)
 from rl_algos.token_loss import LossBatch, PolicyLossOutput, Weighting
 from rl_algos.validation import check_finite
 from rl_algos.value_loss import compute_value_loss, value_loss

@@ -16,14 +16,7 @@ from rl_algos.errors import DTypeError, OptionError
 from rl_algos.masking import as_number, select
 from rl_algos.ppo import bounded_loss, clip_bounds
 from rl_algos.registry import register_policy_loss
-from rl_algos.token_loss import (
-    LossBatch,
-    PolicyLossOutput,
-    Rows,
-    TokenLoss,
-    clamp_log_ratio,
-    evaluate,
-)
+from rl_algos.token_loss import LossBatch, PolicyLossOutput, Rows, TokenLoss, clamp_log_ratio, evaluate
 from rl_algos.validation import check_mask, check_tokens, compute_dtype
 
 

@@ -33,12 +33,10 @@ def compute_gdpo_outcome_advantage(
 
     Args:
         token_level_rewards: floating `[B, T]`; its row sums are the only component if none are given.
-        response_mask: `[B, T]`, bool, int or float.
-        index: `[B]` prompt ids.
+        response_mask, index: as for `compute_grpo_outcome_advantage`.
         reward_components: floating `[B, K]`, one score per row and component.
         reward_weights: K weights; all 1 by default.
-        epsilon: added to the (n - 1) standard deviation.
-        norm_adv_by_std_in_grpo: divide by it.
+        epsilon, norm_adv_by_std_in_grpo: of the (n - 1) standard deviation, as for GRPO.
 
     Returns:
         `(advantages, returns)`, twice the same tensor `[B, T]`, float32 or float64, 0 outside the mask.

@@ -35,15 +35,12 @@ def compute_gigpo_outcome_advantage(
     either part.
 
     Args:
-        token_level_rewards: floating `[B, T]`; a row's score is the sum over its selected tokens.
-        response_mask: `[B, T]`, bool, int or float.
-        index: `[B]` prompt (task) ids.
+        token_level_rewards, response_mask, index: as for `compute_grpo_outcome_advantage`.
         trajectory_index: `[B]` trajectory ids; distinct between prompts.
         anchor_state: `[B]` ids of the state the step was taken from.
         step_returns: floating `[B]`: discounted return from this step.
         step_advantage_w: w.
-        epsilon: added to the (n - 1) standard deviation.
-        norm_adv_by_std_in_grpo: divide by it.
+        epsilon, norm_adv_by_std_in_grpo: of the (n - 1) standard deviation, as for GRPO.
 
     Returns:
         `(advantages, returns)`, twice the same tensor `[B, T]`, float32 or float64, 0 outside the mask.

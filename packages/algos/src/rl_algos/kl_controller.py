@@ -22,10 +22,12 @@ class FixedKLController:
 
     def load_state_dict(self, state: Mapping[str, float]) -> None:
         """Restore what `state_dict` returned."""
-        self.value = _value(state)
+        if "value" not in state:
+            raise OptionError(f"a KL controller's state holds 'value', got {sorted(state)}")
+        self.value = float(state["value"])
 
 
-class AdaptiveKLController:
+class AdaptiveKLController(FixedKLController):
     """A coefficient that follows the KL towards `target_kl`.
 
     `update`: value *= 1 + clip(current / target - 1, -0.2, 0.2) * n_steps / horizon.
@@ -34,7 +36,7 @@ class AdaptiveKLController:
     def __init__(self, init_kl_coef: float, target_kl: float, horizon: int) -> None:
         if target_kl <= 0 or horizon <= 0:
             raise OptionError(f"target_kl={target_kl} and horizon={horizon} must be positive")
-        self.value = init_kl_coef
+        super().__init__(init_kl_coef)
         self.target = target_kl
         self.horizon = horizon
 
@@ -45,17 +47,3 @@ class AdaptiveKLController:
             return
         error = min(max(current_kl / self.target - 1.0, -0.2), 0.2)
         self.value *= 1.0 + error * n_steps / self.horizon
-
-    def state_dict(self) -> dict[str, float]:
-        """Return the state to checkpoint."""
-        return {"value": self.value}
-
-    def load_state_dict(self, state: Mapping[str, float]) -> None:
-        """Restore what `state_dict` returned."""
-        self.value = _value(state)
-
-
-def _value(state: Mapping[str, float]) -> float:
-    if "value" not in state:
-        raise OptionError(f"a KL controller's state holds 'value', got {sorted(state)}")
-    return float(state["value"])

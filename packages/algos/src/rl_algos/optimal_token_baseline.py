@@ -48,8 +48,25 @@ def compute_optimal_token_baseline_advantage(
         `(advantages, returns)` `[B, T]`, float32 or float64, 0 outside the mask; returns are the rewards to
         go.
     """
-    inputs = (token_level_rewards, response_mask, old_log_probs, sum_pi_squared, rollout_is_weights)
-    return _advantages(*inputs, index, handle_zero_tail, epsilon, by_action=False)
+    shape = check_tokens(
+        token_level_rewards=token_level_rewards,
+        old_log_probs=old_log_probs,
+        sum_pi_squared=sum_pi_squared,
+        rollout_is_weights=rollout_is_weights,
+    )
+    mask = check_mask(response_mask, shape)
+    with torch.no_grad():
+        pi = select(old_log_probs, mask).double().exp()
+        energy = 1.0 - 2.0 * pi + select(sum_pi_squared, mask).double()
+        if rollout_is_weights is not None:
+            energy = energy * select(rollout_is_weights, mask).double().square()
+        path = select(energy, mask).cumsum(dim=1)
+        returns = select(select(token_level_rewards, mask).double().flip(1).cumsum(dim=1).flip(1), mask)
+        codes, groups = group_codes(index, mask.shape[0])
+        baselines = _Baselines(returns, path, mask, codes.to(mask.device), groups)
+        advantages = select(returns - baselines.of(handle_zero_tail, epsilon), mask)
+        dtype = compute_dtype(token_level_rewards)
+        return advantages.to(dtype), returns.to(dtype)
 
 
 @register_adv_est(AdvantageEstimator.TIR_OPTIMAL_TOKEN_BASELINE, inputs=("rollout_is_weights",))
@@ -68,51 +85,26 @@ def compute_multi_turn_optimal_token_baseline_advantage(
     Arguments, equation and result as in `compute_optimal_token_baseline_advantage`; observation tokens of
     tools or environments do not shift the comparison.
     """
-    inputs = (token_level_rewards, response_mask, old_log_probs, sum_pi_squared, rollout_is_weights)
-    return _advantages(*inputs, index, handle_zero_tail, epsilon, by_action=True)
-
-
-def _advantages(
-    token_level_rewards: Tensor,
-    response_mask: Tensor,
-    old_log_probs: Tensor,
-    sum_pi_squared: Tensor,
-    rollout_is_weights: Tensor | None,
-    index: GroupIndex,
-    handle_zero_tail: bool,
-    epsilon: float,
-    by_action: bool,
-) -> tuple[Tensor, Tensor]:
+    mask = check_mask(response_mask, check_tokens(token_level_rewards=token_level_rewards))
+    steps = torch.arange(mask.shape[1], device=mask.device) < mask.sum(dim=1, keepdim=True)
     with torch.no_grad():
-        shape = check_tokens(
-            token_level_rewards=token_level_rewards,
-            old_log_probs=old_log_probs,
-            sum_pi_squared=sum_pi_squared,
-            rollout_is_weights=rollout_is_weights,
+        by_action = compute_optimal_token_baseline_advantage(
+            _move(token_level_rewards, mask, steps),
+            steps,
+            index,
+            _move(old_log_probs, mask, steps),
+            _move(sum_pi_squared, mask, steps),
+            None if rollout_is_weights is None else _move(rollout_is_weights, mask, steps),
+            handle_zero_tail,
+            epsilon,
         )
-        mask = check_mask(response_mask, shape)
-        dtype = compute_dtype(token_level_rewards)
-        energy = (
-            1.0 - 2.0 * select(old_log_probs, mask).double().exp() + select(sum_pi_squared, mask).double()
-        )
-        if rollout_is_weights is not None:
-            energy = energy * select(rollout_is_weights, mask).double().square()
-        path = select(energy, mask).cumsum(dim=1)
-        returns = select(select(token_level_rewards, mask).double().flip(1).cumsum(dim=1).flip(1), mask)
-        codes, groups = group_codes(index, mask.shape[0])
-        align = _left(mask) if by_action else mask
-        to_go, energy = _move(returns, mask, align), _move(path, mask, align)
-        baselines = _Baselines(to_go, energy, align, codes.to(mask.device), groups)
-        advantages = _move(to_go - baselines.of(handle_zero_tail, epsilon), align, mask)
-        return advantages.to(dtype), returns.to(dtype)
-
-
-def _left(mask: Tensor) -> Tensor:
-    return torch.arange(mask.shape[1], device=mask.device) < mask.sum(dim=1, keepdim=True)
+        advantages, returns = (_move(x, steps, mask) for x in by_action)
+        return advantages, returns
 
 
 def _move(x: Tensor, source: Tensor, target: Tensor) -> Tensor:
     """Move the entries of `x` selected by `source` to the places of `target`, row by row; 0 elsewhere."""
+    check_tokens(source.shape, x=x)
     return torch.zeros_like(x).masked_scatter_(target, x.masked_select(source))
 
 

@@ -2,7 +2,8 @@
 
 REINFORCE: Williams 1992. GPG: Chu et al. 2025, https://arxiv.org/abs/2504.02546. CISPO: MiniMax 2025,
 https://arxiv.org/abs/2506.13585. DPPO: https://arxiv.org/abs/2602.04879. TOPR: Le Roux et al. 2025,
-https://arxiv.org/abs/2503.14286. VESPO: https://arxiv.org/abs/2602.10693.
+https://arxiv.org/abs/2503.14286. VESPO: https://arxiv.org/abs/2602.10693. DRO, which adds a penalty to it:
+https://arxiv.org/abs/2405.19107.
 """
 
 from __future__ import annotations
@@ -207,6 +208,31 @@ def compute_policy_loss_vespo(
         rate = choose(positive, lambda_pos, lambda_neg, log_w)
         weight = (k * log_w + rate * (1.0 - log_w.exp())).exp()
         return weighted(rows, weight, weight_mean=rows.mean(weight * rows.keep))
+
+    return evaluate(token_loss, **batch)
+
+
+@register_policy_loss("dro")
+def compute_policy_loss_dro(
+    *,
+    dro_beta: float = 0.5,
+    **batch: Unpack[LossBatch],
+) -> PolicyLossOutput:
+    r"""DRO: policy gradient with a quadratic penalty on the log-ratio; needs no on-policy samples.
+
+        loss = -A log_prob + beta / 2 (log_prob - old_log_prob)^2
+
+    `dro_beta` positive. Other arguments as for `vanilla`. Metrics: `ppo_kl`, `ratio_clampfrac`.
+    """
+    if not dro_beta > 0:
+        raise OptionError(f"dro_beta is {dro_beta}, expected a positive number")
+
+    def token_loss(rows: Rows) -> TokenLoss:
+        log_prob = rows.log_prob.detach()
+        log_ratio = log_prob - rows.old_log_prob
+        slope = (dro_beta * log_ratio).sub_(rows.advantages)
+        loss = 0.5 * dro_beta * log_ratio.square() - rows.advantages * log_prob
+        return TokenLoss(loss, rows.ratio_metrics(log_ratio, clamped=False), slope)
 
     return evaluate(token_loss, **batch)
 

@@ -1,7 +1,8 @@
-"""PPO's clipped policy loss with dual clip, and DAPO's clip-higher.
+"""PPO's clipped policy loss with dual clip, DAPO's clip-higher, and SAPO's soft gate in place of the clip.
 
 PPO: Schulman et al. 2017, https://arxiv.org/abs/1707.06347. Dual clip: Ye et al. 2020,
-https://arxiv.org/abs/1912.09729. Clip-higher: Yu et al. 2025, https://arxiv.org/abs/2503.14476.
+https://arxiv.org/abs/1912.09729. Clip-higher: Yu et al. 2025, https://arxiv.org/abs/2503.14476. SAPO:
+https://arxiv.org/abs/2511.20347.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import torch
 from torch import Tensor
 
 from rl_algos.errors import OptionError
+from rl_algos.masking import as_number
 from rl_algos.registry import register_policy_loss
 from rl_algos.token_loss import (
     LOG_RATIO_LIMIT,
@@ -85,6 +87,38 @@ def compute_policy_loss_clip_higher(
 ) -> PolicyLossOutput:
     """`compute_policy_loss_vanilla` with DAPO's bounds: more room upwards, so that rare tokens can grow."""
     token_loss = clipped_surrogate(clip_ratio_low, clip_ratio_high, clip_ratio_c)
+    return evaluate(token_loss, **batch)
+
+
+@register_policy_loss("sapo")
+def compute_policy_loss_sapo(
+    *,
+    tau_pos: float = 1.0,
+    tau_neg: float = 1.05,
+    **batch: Unpack[LossBatch],
+) -> PolicyLossOutput:
+    r"""SAPO: surrogate through a sigmoid gate, whose slope is 1 at ratio 1 and fades on both sides.
+
+        loss = -A (4 / tau) sigmoid(tau (r - 1)),   tau = tau_pos for A > 0, else tau_neg
+
+    The paper aggregates by `seq-mean-token-mean`; the loss follows whatever weights it is given. `tau_pos`,
+    `tau_neg` positive; a larger one fades faster. Other arguments as for `vanilla`. Metrics: `ppo_kl`,
+    `ratio_clampfrac`.
+    """
+    if not (tau_pos > 0 and tau_neg > 0):
+        raise OptionError(f"tau_pos={tau_pos} and tau_neg={tau_neg} must be positive")
+
+    def token_loss(rows: Rows) -> TokenLoss:
+        raw = rows.log_ratio.detach()
+        log_ratio = clamp_log_ratio(raw)
+        ratio = log_ratio.exp()
+        tau = choose(rows.advantages > 0, tau_pos, tau_neg, ratio)
+        gate = torch.sigmoid(tau * (ratio - 1.0))
+        slope = (
+            -4.0 * rows.advantages * ratio * gate * (1.0 - gate) * as_number(log_ratio == raw, ratio.dtype)
+        )
+        return TokenLoss(-4.0 * rows.advantages * gate / tau, rows.ratio_metrics(raw), slope)
+
     return evaluate(token_loss, **batch)
 
 

@@ -130,17 +130,12 @@ def register_policy_loss(
 
 def get_adv_estimator_spec(name: str | AdvantageEstimator) -> AdvEstSpec:
     """Return the registration of an estimator; an unknown name raises `UnknownNameError` listing what is."""
-    key = _key(name)
-    if key not in ADV_ESTIMATOR_REGISTRY:
-        raise unknown_name("advantage estimator", key, ADV_ESTIMATOR_REGISTRY)
-    return ADV_ESTIMATOR_REGISTRY[key]
+    return _find(ADV_ESTIMATOR_REGISTRY, "advantage estimator", name)
 
 
 def get_policy_loss_spec(name: str) -> PolicyLossSpec:
     """Return the registration of a policy loss; an unknown name raises `UnknownNameError` listing what is."""
-    if name not in POLICY_LOSS_REGISTRY:
-        raise unknown_name("policy loss", name, POLICY_LOSS_REGISTRY)
-    return POLICY_LOSS_REGISTRY[name]
+    return _find(POLICY_LOSS_REGISTRY, "policy loss", name)
 
 
 def get_adv_estimator_fn(name: str | AdvantageEstimator) -> AdvEstFn:
@@ -178,6 +173,13 @@ def _split_signature(
 
 
 _Spec = TypeVar("_Spec", AdvEstSpec, PolicyLossSpec)
+
+
+def _find(registry: dict[str, _Spec], kind: str, name: str) -> _Spec:
+    key = _key(name)
+    if key not in registry:
+        raise unknown_name(kind, key, registry)
+    return registry[key]
 
 
 def _add(registry: dict[str, _Spec], name: str, spec: _Spec) -> None:

@@ -55,14 +55,8 @@ def compute_reinforce_plus_plus_baseline_outcome_advantage(
     Rows of constant groups and of groups of one enter the whitening with 0 and leave it with exactly 0; rows
     without a selected token count nowhere.
 
-    Args:
-        token_level_rewards: floating `[B, T]`; a row's score is the sum over its selected tokens.
-        response_mask: `[B, T]`, bool, int or float.
-        index: `[B]` prompt ids.
-        whiten: False leaves out the second step.
-
-    Returns:
-        `(advantages, returns)`, twice the same tensor `[B, T]`, float32 or float64, 0 outside the mask.
+    `whiten=False` leaves out the second step; other arguments and result as for
+    `compute_grpo_outcome_advantage`.
     """
 
     def relative(rows: Outcome, stats: GroupStats) -> Tensor:
