@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,6 +21,7 @@ from rl_trainer.reward_process import load_reward_function
 
 FUNCTION = """
 import asyncio, time
+import numpy as np, torch
 
 async def compute_score(data_source, solution_str, ground_truth, extra_info):
     if ground_truth == "raise": raise RuntimeError("no")
@@ -32,6 +34,16 @@ async def compute_score(data_source, solution_str, ground_truth, extra_info):
     if ground_truth == "other": return {"score": 3, "length": extra_info["n"]}
     await asyncio.sleep(0)
     return float(solution_str == ground_truth)
+
+class OddError(Exception):
+    def __init__(self, first, second): super().__init__(first)
+
+class OddScore(dict):
+    pass
+
+def odd(data_source, solution_str, ground_truth, extra_info):
+    if ground_truth == "raise": raise OddError(1, 2)
+    return OddScore(score=np.float32(0.5), more=torch.tensor(2), made=lambda: 0)
 
 def with_columns(data_source, solution_str, ground_truth, extra_info, level, note="none"):
     return {"score": level, "note_length": len(note)}
@@ -129,6 +141,15 @@ def test_further_columns_reach_a_function_that_names_them(manager: RewardManager
         result = named(rows)
     assert result.scores.tolist() == [3, 4] and result.extras["note_length"].tolist() == [4, 4]
     assert manager(rows).scores.tolist() == [1, 1]  # which takes no column but its four
+
+
+def test_what_only_the_function_s_file_can_load_stays_in_its_process(manager: RewardManager) -> None:
+    with managed(manager.function.replace(":compute_score", ":odd")) as odd:
+        sys.modules.pop("rl_trainer_reward_reward")  # the process that asks has never loaded the file
+        odd.start()
+        result = odd(batch(["yes", "raise", "yes"]))
+    torch.testing.assert_close(result.scores, torch.tensor([0.5, float("nan"), 0.5]), equal_nan=True)
+    assert result.failures["raised"] == 1 and result.extras["more"][0] == 2
 
 
 def test_a_function_of_lists_gets_the_columns_as_lists(list_file: str) -> None:

@@ -6,8 +6,14 @@ from typing import Any
 
 import pytest
 
-from rl_trainer.reward_process import load_reward_function, score_row
+from rl_trainer.reward_process import call_reward, load_reward_function
 from rl_trainer.scores import BUILT_IN
+
+
+def scored(name: str, row: dict[str, Any]) -> float:
+    ((outcome,), note) = call_reward(name, {key: [value] for key, value in row.items()})
+    assert isinstance(outcome, dict) and not note
+    return outcome["score"]
 
 
 @pytest.mark.parametrize(
@@ -36,7 +42,7 @@ def test_built_in_rewards(name: str, text: str, truth: Any, score: float) -> Non
         "ground_truth": truth,
         "extra_info": {"target_length": 10},
     }
-    assert score_row(name, row | {"solution_str": text}) == score
+    assert scored(name, row | {"solution_str": text}) == score
 
 
 def test_math_verify_knows_equal_values() -> None:
@@ -47,8 +53,8 @@ def test_math_verify_knows_equal_values() -> None:
         "ground_truth": "$0.5$",
         "extra_info": None,
     }
-    assert score_row("math_verify", row) == 1.0
-    assert score_row("math_verify", row | {"ground_truth": "$0.6$"}) == 0.0
+    assert scored("math_verify", row) == 1.0
+    assert scored("math_verify", row | {"ground_truth": "$0.6$"}) == 0.0
 
 
 def test_every_built_in_is_found_by_its_name() -> None:

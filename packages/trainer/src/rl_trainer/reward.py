@@ -22,11 +22,10 @@ from transformers import PreTrainedTokenizerBase
 from rl_protocol import DataProto
 
 from .errors import RewardError
-from .reward_process import accepts, call_reward, load_reward_function, takes_lists
+from .reward_process import Outcome, accepts, call_reward, load_reward_function, prepare, takes_lists
 
 logger = logging.getLogger(__name__)
 
-Outcome = dict[str, float] | str  # a row's numbers, or the kind of its failure
 ROWS_PER_CALL = 32  # most rows that a function of lists gets at once
 
 
@@ -126,16 +125,14 @@ class RewardManager:
         if self.pool is None:
             context = multiprocessing.get_context("spawn")
             self.pool = ProcessPool(max_workers=self.num_processes, context=context)
-            self.pool.schedule(load_reward_function, args=[self.function])
+            self.pool.schedule(prepare, args=[self.function])
 
     def __call__(self, batch: DataProto) -> RewardResult:
         """Score every row of a generated batch (`responses`, `response_lengths`, the dataset's columns)."""
         self.start()
-        arguments, rows = self._arguments(batch), len(batch)
-        if self.takes_lists:
-            return gather_scores(self._list_outcomes(arguments, cut(rows, self.num_processes)))
-        results = map(self._result, [self._schedule(arguments, row) for row in range(rows)])
-        return gather_scores([failure or read_score(value) for value, failure in results])
+        rows = len(batch)
+        parts = cut(rows, self.num_processes) if self.takes_lists else one_by_one(slice(rows))
+        return gather_scores(self._score(self._arguments(batch), parts))
 
     def decode(self, batch: DataProto) -> list[str]:
         """The responses as text."""
@@ -164,36 +161,42 @@ class RewardManager:
         function = load_reward_function(self.function)
         return {name: values for name, values in columns.items() if accepts(function, name)}
 
-    def _schedule(self, arguments: Mapping[str, list[Any]], rows: int | slice) -> Future[Any]:
-        part = {name: values[rows] for name, values in arguments.items()}
-        pool = cast(ProcessPool, self.pool)
-        return pool.schedule(call_reward, args=[self.function, part], timeout=self.timeout_s)
-
-    def _list_outcomes(self, arguments: Mapping[str, list[Any]], parts: Sequence[slice]) -> list[Outcome]:
+    def _score(self, arguments: Mapping[str, list[Any]], parts: Sequence[slice]) -> list[Outcome]:
         """Outcomes of the rows of each part, one call per part; the rows of a failed call are tried alone."""
         futures = [self._schedule(arguments, part) for part in parts]
         found: list[Outcome] = []
         for part, future in zip(parts, futures, strict=True):
-            value, failure = self._result(future)
+            outcomes, failure = self._result(future)
             if not failure:
-                found += read_scores(value, part.stop - part.start)
+                found += outcomes
             elif part.stop - part.start == 1:
                 found.append(failure)
             else:
-                alone = [slice(row, row + 1) for row in range(part.start, part.stop)]
-                found += self._list_outcomes(arguments, alone)
+                found += self._score(arguments, one_by_one(part))
         return found
 
-    def _result(self, future: Future[Any]) -> tuple[object, str]:
-        """What a call gave, and the kind of its failure or ""."""
+    def _schedule(self, arguments: Mapping[str, list[Any]], rows: slice) -> Future[Any]:
+        part = {name: values[rows] for name, values in arguments.items()}
+        pool = cast(ProcessPool, self.pool)
+        return pool.schedule(call_reward, args=[self.function, part], timeout=self.timeout_s)
+
+    def _result(self, future: Future[Any]) -> tuple[list[Outcome], str]:
+        """A call's outcomes, and the kind of its failure or ""."""
         try:
-            return future.result(), ""
+            outcomes, note = future.result()
         except FutureTimeoutError:
             logger.warning("a call of the reward function took over %.0f s and was ended", self.timeout_s)
-            return None, "timed_out"
-        except Exception as error:  # the boundary to a user's code: whatever it raised costs its row only
-            logger.warning("a call of the reward function raised: %r", error)
-            return None, "raised"
+            return [], "timed_out"
+        except Exception as error:  # its process ended, or arguments that can't be sent to it
+            outcomes, note = [], repr(error)
+        if note:
+            logger.warning("a call of the reward function went wrong: %s", note)
+        return outcomes, "" if outcomes else "raised"
+
+
+def one_by_one(rows: slice) -> list[slice]:
+    """The rows of a part as parts of one row."""
+    return [slice(row, row + 1) for row in range(rows.start or 0, rows.stop)]
 
 
 def cut(rows: int, processes: int) -> list[slice]:
@@ -206,22 +209,6 @@ def cut(rows: int, processes: int) -> list[slice]:
 def as_completion(prompt: object, text: str) -> object:
     """A response in the form of its prompt: text, or a list with one message."""
     return text if isinstance(prompt, str) else [{"role": "assistant", "content": text}]
-
-
-def read_scores(value: object, rows: int) -> list[Outcome]:
-    """Each row's numbers in what a function of lists returned; a list of another length has none."""
-    values = value.tolist() if isinstance(value, (np.ndarray, torch.Tensor)) else value
-    if not isinstance(values, Sequence) or len(values) != rows:
-        logger.warning("a reward function returned %.200r for %d rows, not a list of as many", values, rows)
-        return ["no_value"] * rows
-    return [read_score(one) for one in values]
-
-
-def read_score(value: object) -> Outcome:
-    """The numbers in what a reward function returned, or `no_value`."""
-    numbers = value if isinstance(value, Mapping) else {"score": value}
-    read = {str(name): float(x) for name, x in numbers.items() if isinstance(x, (int, float, np.number))}
-    return read if math.isfinite(read.get("score", math.nan)) else "no_value"
 
 
 def gather_scores(outcomes: Sequence[Outcome]) -> RewardResult:

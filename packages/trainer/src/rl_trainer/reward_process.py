@@ -6,8 +6,9 @@ import asyncio
 import importlib
 import importlib.util
 import inspect
+import math
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, cast
@@ -16,14 +17,47 @@ from .errors import RewardError
 from .scores import BUILT_IN
 
 RewardFunction = Callable[..., Any]
+Outcome = dict[str, float] | str  # a row's numbers, or the kind of its failure
 ROW_ARGUMENTS = ("data_source", "solution_str", "ground_truth", "extra_info")
 LIST_ARGUMENTS = ("prompts", "completions")
 
 
-def call_reward(function: str, arguments: Mapping[str, Any]) -> object:
-    """Call the reward function, waiting for it where it is a coroutine function."""
-    value = load_reward_function(function)(**arguments)
-    return asyncio.run(_wait(value)) if inspect.isawaitable(value) else value
+def call_reward(spec: str, arguments: Mapping[str, list[Any]]) -> tuple[list[Outcome], str]:
+    """Call the reward function for the rows whose arguments these are.
+
+    Returns:
+        Each row's outcome, none where the function raised, and what the log should know. Nothing of the
+        function's own types: the process that asks may not be able to load them.
+    """
+    try:
+        function = load_reward_function(spec)
+        if takes_lists(function):
+            return read_scores(_wait_for(function(**arguments)), len(arguments["completions"]))
+        row = {name: value for name, (value,) in arguments.items()}
+        return [read_score(_wait_for(function(**row)))], ""
+    except Exception as error:  # the boundary to a user's code: whatever it raised costs its row only
+        return [], f"it raised {error!r}"
+
+
+def prepare(spec: str) -> None:
+    """Import what the function needs before the first call."""
+    load_reward_function(spec)
+
+
+def read_scores(value: object, rows: int) -> tuple[list[Outcome], str]:
+    """Each row's numbers in what a function of lists returned; a list of another length has none."""
+    values = _plain(value)
+    if not isinstance(values, Sequence) or len(values) != rows:
+        return ["no_value"] * rows, f"it returned {str(values)[:200]} for {rows} rows, not a list of as many"
+    return [read_score(one) for one in values], ""
+
+
+def read_score(value: object) -> Outcome:
+    """The numbers in what a reward function returned, or `no_value`."""
+    numbers = value if isinstance(value, Mapping) else {"score": value}
+    plain = {str(name): _plain(number) for name, number in numbers.items()}
+    read = {name: float(number) for name, number in plain.items() if isinstance(number, (int, float))}
+    return read if math.isfinite(read.get("score", math.nan)) else "no_value"
 
 
 def takes_lists(function: RewardFunction) -> bool:
@@ -88,5 +122,14 @@ def _load_file(path: str) -> Any:
     return module
 
 
+def _wait_for(value: Any) -> object:
+    return asyncio.run(_wait(value)) if inspect.isawaitable(value) else value
+
+
 async def _wait(value: Any) -> object:
     return await value
+
+
+def _plain(value: Any) -> object:
+    """Numbers and lists instead of numpy's and torch's."""
+    return value.tolist() if hasattr(value, "tolist") else value
