@@ -60,16 +60,26 @@ def test_explained_variance_is_one_for_a_perfect_critic_and_zero_where_nothing_v
 
 
 def test_validation_is_per_source_and_counts_a_row_without_value_as_wrong() -> None:
-    scores = torch.tensor([1.0, 0.0, float("nan"), 0.0, 1.0])
-    uids, answers = ["p", "p", "q", "q", "r"], ["1", "2", "3", "3", "4"]
-    metrics = validation_metrics(["a", "a", "a", "a", "b"], uids, scores, answers)
+    columns = ("source", "uid", "greedy", "response", "score")
+    table = [
+        ("a", "p", True, "1", 1.0),
+        ("a", "p", False, "1", 1.0),
+        ("a", "p", False, "2", 0.0),
+        ("a", "q", True, "3", float("nan")),
+        ("a", "q", False, "3", float("nan")),
+        ("a", "q", False, "3", 0.0),
+        ("b", "r", True, "4", 1.0),
+    ]
+    metrics = validation_metrics([dict(zip(columns, row, strict=True)) for row in table])
     assert metrics == {
+        "val-core/a/reward/greedy": 0.5,
         "val-core/a/reward/mean@2": 0.25,
         "val-core/a/reward/pass@2": 0.5,
         "val-core/a/reward/maj@2": 0.25,
-        "val-core/b/reward/mean@1": 1.0,
+        "val-core/b/reward/greedy": 1.0,
     }
-    assert headline(metrics) == pytest.approx(0.625)
+    assert headline(metrics) == 0.25
+    assert headline({"val-core/b/reward/greedy": 1.0}) == 1.0
 
 
 def test_a_resumed_file_holds_each_step_once(tmp_path: Path) -> None:

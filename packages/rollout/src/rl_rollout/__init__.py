@@ -10,7 +10,7 @@ from rl_rollout.agent_loop import (
 )
 from rl_rollout.agent_loops import build_agent_loop
 from rl_rollout.base import BaseRollout, build_rollout, register_rollout, registered_rollouts, resolve_name
-from rl_rollout.config import RolloutConfig, SamplingConfig
+from rl_rollout.config import RolloutConfig, SamplingConfig, greedy_sampling
 from rl_rollout.engine_env import check_engine_env, engine_env
 from rl_rollout.errors import (
     ChatHistoryRewrittenError,
@@ -71,6 +71,7 @@ __all__ = [
     "derive_seed",
     "engine_env",
     "eos_response_mask",
+    "greedy_sampling",
     "length_mask",
     "mismatch_metrics",
     "observation_ids",

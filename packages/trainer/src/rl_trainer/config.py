@@ -177,7 +177,7 @@ class TrainerConfig:
     val_before_train: bool = True
     """Validate once before the first step."""
     val_n: int = 1
-    """Answers per validation prompt, sampled as `actor_rollout_ref.rollout.val` says."""
+    """Answers per validation prompt, sampled as `actor_rollout_ref.rollout.val` says, beside a greedy one."""
     test_freq: int = -1
     """Validate every so many steps; -1: only at the end."""
     save_freq: int = -1

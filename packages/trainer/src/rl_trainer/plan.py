@@ -181,6 +181,11 @@ def _check_trainer(config: PPOConfig) -> None:
             "algorithm.rollout_correction.rollout_is to token or sequence, or bypass_mode=true, where the "
             "loss's own ratio is to the policy that sampled"
         )
+    if trainer.val_n > 1 and config.actor_rollout_ref.rollout.val.greedy:
+        raise ConfigError(
+            f"trainer.val_n={trainer.val_n} answers would all be the greedy one: set "
+            "actor_rollout_ref.rollout.val.do_sample=true, or val_n to 1"
+        )
     for key in ("max_ckpt_to_keep", "timeout_s", "total_epochs", "nnodes"):
         _positive(getattr(trainer, key), f"trainer.{key}")
 

@@ -9,7 +9,7 @@ import torch
 
 from rl_algos import apply_kl_penalty, overlong_penalty
 from rl_protocol import DataProto
-from rl_rollout import SamplingConfig
+from rl_rollout import greedy_sampling
 
 from .advantages import compute_advantages, needs, read_by_loss
 from .chosen_tokens import choose_tokens
@@ -254,7 +254,7 @@ class RayPPOTrainer(TrainingRun):
         wanted = set(batch.uids)
         prompts = batch.prompts[np.array([uid in wanted for uid in batch.prompts.non_tensor_batch["uid"]])]
         with timed(self.metrics, "gen_max"):
-            greedy = self.sample(prompts, 1, SamplingConfig(do_sample=False))
+            greedy = self.sample(prompts, [greedy_sampling()])
             scores = self.score(greedy).scores + self._model_scores(greedy)
         score_of = dict(zip(greedy.uids, torch.nan_to_num(scores).tolist(), strict=True))
         return torch.tensor([score_of[uid] for uid in batch.uids])

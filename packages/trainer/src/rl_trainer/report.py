@@ -93,7 +93,9 @@ def _samples(folder: Path) -> list[str]:
     files = sorted(folder.glob("step_*.jsonl"), key=lambda path: int(path.stem.rpartition("_")[2]))
     if not files:
         return []
-    before, after = ([json.loads(line) for line in read_lines(file)] for file in (files[0], files[-1]))
+    before, after = (
+        [row for row in map(json.loads, read_lines(file)) if row["greedy"]] for file in (files[0], files[-1])
+    )
     rows, steps = [], [file.stem.rpartition("_")[2] for file in (files[0], files[-1])]
     stride = max(1, len(before) // SAMPLES)
     for first, last in list(zip(before, after, strict=False))[::stride][:SAMPLES]:

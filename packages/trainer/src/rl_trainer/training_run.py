@@ -17,7 +17,7 @@ from transformers import PreTrainedTokenizerBase
 from rl_algos import AdaptiveKLController, FixedKLController
 from rl_controller import RayWorkerGroup, WorkerGroup
 from rl_protocol import DataProto, DataProtoFuture, LocalStore, RayStore, transfer_count
-from rl_rollout import SamplingConfig
+from rl_rollout import SamplingConfig, greedy_sampling
 
 from .checkpoint import CheckpointStore, read_state
 from .config import PPOConfig
@@ -166,17 +166,25 @@ class TrainingRun:
         return DataProto.from_single_dict({**self.collate_fn(rows), "uid": np.array(names, dtype=object)})
 
     def start(
-        self, prompts: DataProto, n: int = 0, sampling: SamplingConfig | None = None, step: int | str = ""
+        self, prompts: DataProto, samplings: Sequence[SamplingConfig] = (), step: int | str = ""
     ) -> Generation:
-        """Begin to generate `n` responses per prompt (0: `rollout.n`), each with a seed of its own."""
+        """Begin to generate responses, each with a seed of its own.
+
+        Args:
+            prompts: one row each.
+            samplings: of each response of a prompt; empty: `rollout.n` as in training.
+            step: what seeds derive from beside the row; empty: the batches drawn.
+        """
         policy = self.config.actor_rollout_ref.rollout
-        n = n or policy.n
+        n = len(samplings) or policy.n
         # A prompt leaves the driver once; workers repeat it. Only agent loops read its object columns.
         sent = prompts.select(None, None if policy.agent_loop else [], [])
         repeated = DataProtoFuture.from_data(sent, self.store).repeat(n)
         uids = np.repeat(prompts.non_tensor_batch["uid"], n)
-        seeds = row_seeds(self.config.trainer.seed, step or self.drawn, list(uids))
-        own = DataProto.from_dict({"seeds": seeds}, meta_info={"sampling": sampling} if sampling else {})
+        own = DataProto.from_dict(
+            {"seeds": row_seeds(self.config.trainer.seed, step or self.drawn, list(uids))},
+            {"sampling": [*samplings] * len(prompts)} if samplings else {},
+        )
         remote = self.rollout_wg.submit("generate_sequences", repeated.union(own))
         return Generation(prompts, remote, self.version)
 
@@ -196,9 +204,11 @@ class TrainingRun:
         batch.fetch("response_lengths", "num_actions")
         return batch
 
-    def sample(self, prompts: DataProto, n: int, sampling: SamplingConfig, step: int | str = "") -> StepBatch:
-        """Generate now."""
-        return self.read(self.start(prompts, n, sampling, step))
+    def sample(
+        self, prompts: DataProto, samplings: Sequence[SamplingConfig], step: int | str = ""
+    ) -> StepBatch:
+        """Generate now; see `start`."""
+        return self.read(self.start(prompts, samplings, step))
 
     def score(self, batch: StepBatch, validation: bool = False) -> RewardResult:
         """What the rule reward says of each row, computed by the workers."""
@@ -250,20 +260,19 @@ class TrainingRun:
         }
 
     def validate(self) -> None:
-        """Score the held-out prompts with fixed seeds, keep the samples, report."""
+        """Score the held-out prompts, greedily and sampled with fixed seeds; keep the samples, report."""
         if self.val_dataset is None or not len(self.val_dataset):
             return
         self.progress({"kind": "stage", "text": f"validating after step {self.global_step}"})
         with timed(self.metrics, "testing"):
             rows = [self.val_dataset[i] for i in range(len(self.val_dataset))]
             names = [f"val-{i}" for i in range(len(rows))]
-            n, sampling = self.config.trainer.val_n, self.config.actor_rollout_ref.rollout.val
-            batch = self.sample(self.prompts_of(rows, names), n, sampling, "val")
+            sampling = self.config.actor_rollout_ref.rollout.val
+            sampled = [] if sampling.greedy else [sampling] * self.config.trainer.val_n
+            batch = self.sample(self.prompts_of(rows, names), [greedy_sampling(), *sampled], "val")
             scores = self.score(batch, validation=True).scores
-        sources = list(batch.local.non_tensor_batch["data_source"])
-        samples = sample_rows(batch, scores, self.tokenizer)
-        answers = [row["response"].strip() for row in samples]
-        metrics = validation_metrics(sources, batch.uids, scores, answers)
+        samples = sample_rows(batch, scores, self.tokenizer, 1 + len(sampled))
+        metrics = validation_metrics(samples)
         self.metrics |= metrics
         self.validations[self.global_step] = headline(metrics)
         write_samples(self.run / "generations" / f"step_{self.global_step}.jsonl", samples)
