@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from torch.nn.functional import linear
 
 from rl_workers import LogitForm, linear_log_probs
+from rl_workers.logprob import linear_sum_pi_squared
 
 
 def plain(
@@ -116,3 +117,11 @@ def test_many_chunks_in_bf16_add_up_in_float32() -> None:
     assert hidden.grad is not None and weight.grad is not None
     assert hidden.grad.dtype == weight.grad.dtype == torch.bfloat16
     assert (weight.grad - wide_w.grad).norm() < 0.02 * wide_w.grad.norm()  # type: ignore[operator,union-attr]
+
+
+@pytest.mark.parametrize("form", [LogitForm(), LogitForm(scale=0.5, softcap=2.0, temperature=1.7)])
+def test_the_sum_of_squared_probabilities_equals_the_plain_form(form: LogitForm) -> None:
+    hidden, weight, bias = torch.randn(7, 6), torch.randn(11, 6), torch.randn(11)
+    logits = form.apply_(linear(hidden, weight, bias))
+    found = linear_sum_pi_squared(hidden, weight, bias=bias, form=form, chunk=3)
+    torch.testing.assert_close(found, logits.softmax(-1).square().sum(-1))

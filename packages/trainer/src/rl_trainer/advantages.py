@@ -10,7 +10,9 @@ from .config import AlgorithmConfig, PPOConfig
 from .errors import ConfigError
 from .step_batch import StepBatch
 
-MADE = frozenset({"index", "values", "reward_baselines", "reward_components"})
+PER_TOKEN = frozenset({"values", "old_log_probs", "sum_pi_squared"})
+OPTIONAL = frozenset({"rollout_is_weights"})
+MADE = PER_TOKEN | OPTIONAL | {"index", "reward_baselines", "reward_components"}
 MADE_FOR_LOSS = frozenset({"selected"})
 
 
@@ -50,7 +52,8 @@ def compute_advantages(config: AlgorithmConfig, batch: StepBatch) -> tuple[torch
     Args:
         config: which estimator, and its options.
         batch: has `scores` `[B]` or `token_level_rewards` `[B, R]`, and whatever else the estimator names
-            (`values` `[B, R]`, `reward_baselines` `[B]`, `reward_components` `[B, K]`).
+            (`values old_log_probs sum_pi_squared` `[B, R]`, `reward_baselines` `[B]`, `reward_components`
+            `[B, K]`; `rollout_is_weights` `[B, R]` if there are any).
 
     Returns:
         Advantages and returns, each `[B]` or `[B, R]`.
@@ -63,8 +66,9 @@ def compute_advantages(config: AlgorithmConfig, batch: StepBatch) -> tuple[torch
         "reward_weights": config.gdpo_reward_weights or None,
     }
     options = {name: value for name, value in offered.items() if name in spec.options}
-    inputs = {name: batch.uids if name == "index" else batch[name] for name in spec.inputs}
-    per_token = "token_level_rewards" in batch.made or "values" in inputs
+    names = [name for name in spec.inputs if name not in OPTIONAL or name in batch.made]
+    inputs = {name: batch.uids if name == "index" else batch[name] for name in names}
+    per_token = "token_level_rewards" in batch.made or not PER_TOKEN.isdisjoint(names)
     mask = batch["response_mask"] if per_token else batch.action_mask
     rewards = batch.token_level_rewards if per_token else place_on_last_token(batch["scores"], mask)
     made = spec.fn(token_level_rewards=rewards, response_mask=mask, **inputs, **options)

@@ -96,7 +96,8 @@ def cluster(config: PPOConfig) -> Iterator[None]:
     try:
         ray.init(log_to_driver=False, logging_level=logging.ERROR, configure_logging=False, **options)
     except (ConnectionError, ValueError, RuntimeError) as error:
-        where = f"trainer.ray_address={address!r}" if address else "on this machine"
+        key = "trainer.ray_address" if config.trainer.ray_address else "RAY_ADDRESS"
+        where = f"at {key}={address!r}" if address else "on this machine"
         raise TrainingError(f"no Ray cluster {where}: {error}") from error
     try:
         yield

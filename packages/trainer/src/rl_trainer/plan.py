@@ -114,6 +114,11 @@ def _check_algorithm(config: PPOConfig) -> None:
             "algorithm.rollout_correction.bypass_mode=true takes the engine's log-probs as the old ones: "
             "rollout_is and rollout_rs would compare them with themselves: set both to none, or this to false"
         )
+    if correction.bypass_mode and needs(config, "sum_pi_squared"):
+        raise ConfigError(
+            f"algorithm.adv_estimator={config.algorithm.adv_estimator} reads the policy's own probabilities, "
+            "which algorithm.rollout_correction.bypass_mode=true leaves out: set it to false"
+        )
     if needs(config, "reward_components") and not config.algorithm.gdpo_reward_keys:
         raise ConfigError(
             "algorithm.adv_estimator=gdpo needs algorithm.gdpo_reward_keys: the names of the numbers in the "

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from rl_algos import apply_kl_penalty, overlong_penalty
-from rl_protocol import DataProto
+from rl_protocol import DataProto, DataProtoFuture
 from rl_rollout import greedy_sampling
 
 from .advantages import compute_advantages, needs, read_by_loss
@@ -137,13 +137,7 @@ class RayPPOTrainer(TrainingRun):
         correction = self.config.algorithm.rollout_correction
         if self.uses_old_log_probs:
             with timed(self.metrics, "old_log_prob"):
-                if correction.bypass_mode:
-                    engine = batch.remote.select(["rollout_log_probs"], [], [])
-                    made = engine.rename("rollout_log_probs", "old_log_probs")
-                else:
-                    data = batch.to_workers(LOG_PROB_COLUMNS, self.temperature)
-                    made = self.actor_rollout_wg.submit("compute_log_prob", data).select(["old_log_probs"])
-                batch.add_remote(made)
+                batch.add_remote(self._old_log_probs(batch))
         if correction.active:
             self.metrics |= correct(batch, correction)
         return batch
@@ -229,6 +223,7 @@ class RayPPOTrainer(TrainingRun):
             or algorithm.rollout_correction.active
             or algorithm.rollout_correction.bypass_mode
             or "selected" in read_by_loss(self.config)
+            or needs(self.config, "old_log_probs")
         )
 
     @property
@@ -240,6 +235,15 @@ class RayPPOTrainer(TrainingRun):
     def temperature(self) -> dict[str, float]:
         """What the workers' log-probs are divided by, as the engine's are."""
         return {"temperature": self.config.actor_rollout_ref.rollout.temperature}
+
+    def _old_log_probs(self, batch: StepBatch) -> DataProtoFuture:
+        """`old_log_probs`, and what else the estimator reads of the policy that sampled."""
+        if self.config.algorithm.rollout_correction.bypass_mode:
+            return batch.remote.select(["rollout_log_probs"], []).rename("rollout_log_probs", "old_log_probs")
+        squares = needs(self.config, "sum_pi_squared")
+        data = batch.to_workers(LOG_PROB_COLUMNS, {**self.temperature, "sum_pi_squared": squares})
+        made: DataProtoFuture = self.actor_rollout_wg.submit("compute_log_prob", data)
+        return made.select(["old_log_probs", *(["sum_pi_squared"] if squares else [])])
 
     def _model_scores(self, batch: StepBatch) -> torch.Tensor:
         """The reward model's score of each row, `[B]`; 0 without one."""

@@ -170,15 +170,19 @@ class ActorRolloutRefWorker(EngineWorker):
     @register(dispatch_mode=_actor, read_only=True)
     @DistProfiler.annotate()
     def compute_log_prob(self, data: DataProto) -> DataProto:
-        """``old_log_probs`` and ``entropys`` ``[B, R]`` of the actor, at ``meta_info["temperature"]``."""
+        """``old_log_probs`` and ``entropys`` ``[B, R]`` of the actor, at ``meta_info["temperature"]``.
+
+        With ``meta_info["sum_pi_squared"]`` also that column: the vocabulary's sum of squared probabilities.
+        """
         engine = self.need(self.actor, "actor")
-        temperature = _temperature(data)
+        temperature, squares = _temperature(data), bool(data.meta_info.get("sum_pi_squared"))
 
         def run(batch: PackedBatch) -> tuple[Tensor, ...]:
-            return cast(tuple[Tensor, ...], engine.module(batch, temperature=temperature))
+            answer = engine.module(batch, temperature=temperature, sum_pi_squared=squares)
+            return cast(tuple[Tensor, ...], answer)
 
-        batches = self._cut(data, engine)
-        out = evaluate_rows(engine, batches, _mask(data), run, ("old_log_probs", "entropys"))
+        names = ("old_log_probs", "entropys", *(["sum_pi_squared"] if squares else []))
+        out = evaluate_rows(engine, self._cut(data, engine), _mask(data), run, names)
         return result(out, temperature=temperature)
 
     @register(dispatch_mode=_actor, read_only=True)

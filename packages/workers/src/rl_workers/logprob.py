@@ -9,6 +9,7 @@ float32 on blocks of rows that fit the cache, and the gradient overwrites the lo
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, cast
@@ -19,6 +20,7 @@ from torch import Tensor
 
 DEFAULT_CHUNK = 1024
 _BLOCK_ELEMENTS = 1 << 18  # 1 MB in float32
+_LOG2_E = math.log2(math.e)  # torch's exp2 is up to three times as fast as its exp, and as exact
 
 
 @dataclass(frozen=True)
@@ -83,6 +85,29 @@ def linear_log_probs(
     return cast(tuple[Tensor, Tensor], out)
 
 
+@torch.no_grad()
+def linear_sum_pi_squared(
+    hidden: Tensor,
+    weight: Tensor,
+    *,
+    bias: Tensor | None = None,
+    form: LogitForm | None = None,
+    chunk: int = DEFAULT_CHUNK,
+) -> Tensor:
+    """The vocabulary's sum of squared probabilities after each hidden state, float32 ``[N]``, no gradient.
+
+    ``exp(logsumexp(2 z) - 2 logsumexp(z))``; arguments as for :func:`linear_log_probs`.
+    """
+    out = torch.zeros(hidden.shape[0], dtype=torch.float32, device=hidden.device)
+    for part in _chunks(hidden.shape[0], max(1, chunk)):
+        raw = F.linear(hidden[part], weight, bias)
+        for rows in _blocks(part, raw.shape[1]):
+            logits = _final_logits(raw[_within(rows, part)], form or LogitForm(), overwrite=True)
+            once = logits.logsumexp(-1)
+            out[rows] = (logits.mul_(2.0).logsumexp(-1) - 2.0 * once).exp()
+    return out
+
+
 def _chunks(total: int, chunk: int) -> list[slice]:
     """Slices of nearly equal size, none above ``chunk``."""
     count = -(-total // chunk)
@@ -118,7 +143,7 @@ class _LinearLogProbs(torch.autograd.Function):
                 logits = _final_logits(raw[_within(rows, part)], form, overwrite=False)
                 top = logits.amax(-1, keepdim=True)
                 shifted = logits - top
-                powers = shifted.exp()
+                powers = shifted.mul(_LOG2_E).exp2_()
                 total_power = powers.sum(-1)
                 normaliser[rows] = top[:, 0] + total_power.log()
                 log_probs[rows] = logits.gather(1, labels[rows, None])[:, 0] - normaliser[rows]
@@ -201,7 +226,7 @@ def _logit_grad(
 ) -> Tensor:
     """Gradient of the raw logits: ``g (1_y - p) - g_H p (log p + H)``, through the logit form."""
     if entropy is None and not form.softcap:
-        grad = logits.sub_(normaliser[:, None]).exp_().mul_(g_logp.neg()[:, None])
+        grad = logits.sub_(normaliser[:, None]).mul_(_LOG2_E).exp2_().mul_(g_logp.neg()[:, None])
     else:
         log_p = logits - normaliser[:, None]
         factor = g_logp.neg()[:, None]

@@ -18,7 +18,7 @@ from transformers import PreTrainedModel
 
 from rl_workers.attention import PLAN_KWARG
 from rl_workers.errors import ModelSupportError
-from rl_workers.logprob import LogitForm, linear_log_probs
+from rl_workers.logprob import LogitForm, linear_log_probs, linear_sum_pi_squared
 from rl_workers.packing import PackedBatch
 from rl_workers.ulysses import HeadExchange, gather_parts, part_sizes
 
@@ -87,10 +87,12 @@ class PolicyModel(HeadedModel):
         entropy: bool = True,
         entropy_grad: bool = False,
         adapter: bool = True,
-    ) -> tuple[Tensor, Tensor]:
-        """Log-probability and entropy of each prediction, float32 ``[N]`` each.
+        sum_pi_squared: bool = False,
+    ) -> tuple[Tensor, ...]:
+        """Log-probability and entropy of each prediction, and on request the sum of squared probabilities.
 
-        ``adapter=False`` switches adapters off: the reference policy of an actor trained by LoRA.
+        Each is float32 ``[N]``. ``adapter=False`` switches adapters off: the reference policy of an actor
+        trained by LoRA.
         """
         part, counts = self.local_part(batch)
         with _adapters(self.lm, adapter):
@@ -98,16 +100,19 @@ class PolicyModel(HeadedModel):
         head = cast(Any, self.lm).get_output_embeddings()
         if not isinstance(head, nn.Linear):
             raise ModelSupportError(f"the head of {type(self.lm).__name__} is not a linear layer")
-        log_probs, entropies = linear_log_probs(
-            hidden[part.predict],
+        states, form = hidden[part.predict], replace(self._logit_form, temperature=temperature)
+        answers: tuple[Tensor, ...] = linear_log_probs(
+            states,
             head.weight,
             part.labels,
             bias=head.bias,
-            form=replace(self._logit_form, temperature=temperature),
+            form=form,
             entropy=entropy,
             entropy_grad=entropy_grad,
         )
-        return self.gathered(log_probs, counts), self.gathered(entropies, counts)
+        if sum_pi_squared:
+            answers += (linear_sum_pi_squared(states, head.weight, bias=head.bias, form=form),)
+        return tuple(self.gathered(answer, counts) for answer in answers)
 
 
 class ValueModel(HeadedModel):
