@@ -13,6 +13,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, DynamicCache, PreTrai
 from rl_rollout.base import BaseRollout, NamedTensors, register_rollout
 from rl_rollout.config import RolloutConfig
 from rl_rollout.errors import RolloutConfigError, RolloutDataError
+from rl_rollout.folded_attention import use_folded_attention
 from rl_rollout.generation import Completion, GenerationRequest, make_generator
 from rl_rollout.sampling import sample_tokens
 from rl_rollout.special_tokens import eos_token_ids, pad_token_id
@@ -41,6 +42,8 @@ class HFRollout(BaseRollout):
         self.device = device
         self.tokenizer = tokenizer
         self.model = _load_model(config, model_path, model_config, device)
+        if device.type == "cpu":
+            use_folded_attention(self.model)
         self._last_only: dict[str, Any] = (
             {"logits_to_keep": 1}
             if "logits_to_keep" in inspect.signature(self.model.forward).parameters
