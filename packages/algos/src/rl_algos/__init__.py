@@ -32,8 +32,7 @@ from rl_algos.group_relative import (
     compute_rloo_outcome_advantage,
 )
 from rl_algos.groups import GroupIndex, GroupStats, group_codes, group_stats, informative_groups
-from rl_algos.kl import full_kl, kl_loss, kl_penalty
-from rl_algos.kl_controller import AdaptiveKLController, FixedKLController
+from rl_algos.kl import AdaptiveKLController, FixedKLController, full_kl, kl_loss, kl_penalty
 from rl_algos.masking import masked_mean, masked_sum, masked_var, masked_whiten
 from rl_algos.metrics import Metric, merge_metrics
 from rl_algos.mismatch import rollout_mismatch_metrics

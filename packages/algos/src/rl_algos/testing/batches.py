@@ -89,26 +89,30 @@ def _outcome_rewards(batch: Batch, generator: torch.Generator) -> Tensor:
     return torch.where(outcome, last * score, rewards)
 
 
+def _uniform(batch: Batch, generator: torch.Generator) -> Tensor:
+    return torch.rand(batch.mask.shape, generator=generator, dtype=torch.float64)
+
+
+def _one_of(number: int, columns: tuple[int, ...] = ()) -> InputMaker:
+    return lambda batch, generator: torch.randint(
+        0, number, (len(batch.mask), *columns), generator=generator, dtype=torch.float64
+    )
+
+
 INPUT_MAKERS: dict[str, InputMaker] = {
     "token_level_rewards": _outcome_rewards,
     "values": _normal,
     "index": lambda batch, generator: batch.index,
-    "reward_baselines": lambda batch, generator: _normal(batch, generator)[:, :1].sum(dim=1),
+    "reward_baselines": lambda batch, generator: _normal(batch, generator)[:, 0],
     "old_log_probs": _log_probs,
-    "sum_pi_squared": lambda batch, generator: torch.rand(
-        batch.mask.shape, generator=generator, dtype=torch.float64
-    ),
+    "sum_pi_squared": _uniform,
     "rollout_is_weights": lambda batch, generator: (0.3 * _normal(batch, generator)).exp(),
-    "reward_components": lambda batch, generator: torch.randint(
-        0, 3, (len(batch.mask), 2), generator=generator
-    ).double(),
+    "reward_components": _one_of(3, (2,)),
     "trajectory_index": lambda batch, generator: batch.index * 100 + torch.arange(len(batch.mask)) // 2,
-    "anchor_state": lambda batch, generator: torch.randint(0, 2, (len(batch.mask),), generator=generator),
-    "step_returns": lambda batch, generator: torch.randint(
-        0, 3, (len(batch.mask),), generator=generator
-    ).double(),
-    "selected": lambda batch, generator: torch.rand(batch.mask.shape, generator=generator) < 0.3,
-    "advantages": lambda batch, generator: _normal(batch, generator),
+    "anchor_state": lambda batch, generator: _one_of(2)(batch, generator).long(),
+    "step_returns": _one_of(3),
+    "selected": lambda batch, generator: _uniform(batch, generator) < 0.3,
+    "advantages": _normal,
     "old_log_prob": _log_probs,
 }
 """How each input is made; add your own under its keyword, or pass `makers` to a check."""
