@@ -28,6 +28,7 @@ def overrides(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
         ("trainer.seed=soon", "trainer.seed=soon"),
         ("critic.device=cpu", "follows from another key: set trainer.device"),
         ("trainer.seed", "write it as dotted.key=value"),
+        ("data.train_files=train.jsonl", r"'data.train_files=\[train.jsonl\]'"),
     ],
 )
 def test_an_unknown_key_or_a_wrong_type_names_the_way_out(override: str, message: str) -> None:

@@ -53,6 +53,7 @@ def load_config(source: str | Path | None = None, overrides: Sequence[str] = ())
         if not equals or not key:
             raise ConfigError(f"override {text!r}: write it as dotted.key=value, e.g. trainer.seed=1")
         check_keys([key], "an override")
+        _check_list(key, value)
         try:
             tree = OmegaConf.merge(tree, OmegaConf.from_dotlist([f"{key}={value}"]))
         except OmegaConfBaseException as error:
@@ -160,6 +161,13 @@ def _leaves(node: DictConfig, prefix: str = "") -> list[str]:
         path = f"{prefix}{name!s}"
         paths += _leaves(value, path + ".") if isinstance(value, DictConfig) and value else [path]
     return paths
+
+
+def _check_list(key: str, value: str) -> None:
+    """Raise a `ConfigError` where one value is given for a list."""
+    found = config_keys().get(key)
+    if found is not None and found.type.startswith("list[") and not value.startswith("["):
+        raise ConfigError(f"{key}={value}: the value is a list, also where it has one entry: '{key}=[{value}]'")
 
 
 def _suggestion(key: str, known: list[str]) -> str:

@@ -20,6 +20,7 @@ OPTIONAL = {
     "math_verify": ("the reward math_verify", "pip install 'rl-trainer[math]'"),
     "reasoning_gym": ("reasoning-gym tasks", "pip install 'rl-trainer[tasks]'"),
     "plotly": ("report.html", "pip install 'rl-trainer[report]'"),
+    "aiohttp_cors": ("ray job submit", "pip install 'ray[default]'"),
     "tensorboard": ("TensorBoard", "pip install tensorboard"),
     "wandb": ("Weights & Biases", "pip install wandb"),
 }
