@@ -167,7 +167,9 @@ def _check_list(key: str, value: str) -> None:
     """Raise a `ConfigError` where one value is given for a list."""
     found = config_keys().get(key)
     if found is not None and found.type.startswith("list[") and not value.startswith("["):
-        raise ConfigError(f"{key}={value}: the value is a list, also where it has one entry: '{key}=[{value}]'")
+        raise ConfigError(
+            f"{key}={value}: the value is a list, also where it has one entry: '{key}=[{value}]'"
+        )
 
 
 def _suggestion(key: str, known: list[str]) -> str:
