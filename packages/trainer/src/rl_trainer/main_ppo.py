@@ -41,7 +41,8 @@ def run_ppo(
     if config.trainer.backend == "local":
         with display or Display() as screen:
             return run_here(config, runner_class, screen)
-    with cluster(config), display or Display() as screen:
+    with display or Display() as screen, cluster(config, screen):
+        screen.show({"kind": "stage", "text": "starting the driver program"})
         remote: Any = ray.remote(runner_class)
         runner = remote.options(num_cpus=0, max_concurrency=2).remote()
         try:
@@ -86,12 +87,13 @@ def run_here(config: PPOConfig, runner_class: type[TaskRunner], screen: Display)
 
 
 @contextmanager
-def cluster(config: PPOConfig) -> Iterator[None]:
+def cluster(config: PPOConfig, screen: Display) -> Iterator[None]:
     """A Ray cluster for the time of a run: the one that is named, else one of our own on this machine."""
     if ray.is_initialized():
         yield
         return
     address = config.trainer.ray_address or os.environ.get("RAY_ADDRESS", "")
+    screen.show({"kind": "stage", "text": f"joining the cluster {address}" if address else "starting Ray"})
     options: dict[str, Any] = {"address": address} if address else _own_cluster(config)
     try:
         ray.init(log_to_driver=False, logging_level=logging.ERROR, configure_logging=False, **options)
