@@ -28,6 +28,8 @@ from rl_workers.models import HeadedModel
 from rl_workers.optim import build_optimizer, build_scheduler
 from rl_workers.packing import PackedBatch
 from rl_workers.profiler import DistProfiler
+from rl_workers.rms_norm import use_fast_norms
+from rl_workers.rotary import use_fast_rotary
 
 logger = logging.getLogger(__name__)
 
@@ -64,6 +66,9 @@ class FSDPEngine:
         self.grad_clip = grad_clip
         if optim is None:
             model.requires_grad_(False)
+        if layout.device.type == "cpu":
+            use_fast_norms(model)
+            use_fast_rotary(model)
         self._shard(checkpoint_layers)
         storage = torch.device("cpu") if fsdp.param_offload else layout.device
         load_weights(model, model.lm, path, storage, new)
@@ -91,6 +96,8 @@ class FSDPEngine:
                 checkpoint_activations(layer)
             fully_shard(layer, **options)
         fully_shard(self.module, **options)
+        if self.layout.mesh.size(-1) == 1:
+            reduce_in_place(self.module)
 
     @property
     def lr(self) -> float:
@@ -164,6 +171,34 @@ class FSDPEngine:
         if self.grad_clip and norm > self.grad_clip:
             torch._foreach_mul_(grads, self.grad_clip / (norm + 1e-6))
         return norm
+
+
+class InPlaceReduction:
+    """FSDP's reduce-scatter for one rank: what it would copy the gradients to is where they are.
+
+    FSDP asks for the input and, once that is filled, for an output of the same size.
+    """
+
+    def __init__(self) -> None:
+        self._input: Tensor | None = None
+
+    def allocate(self, size: Sequence[int], *, dtype: torch.dtype, device: torch.device) -> Tensor:
+        """A new buffer, and the same one at the second call."""
+        given, self._input = self._input, None
+        if given is None:
+            given = self._input = torch.empty(*size, dtype=dtype, device=device)
+        return given
+
+    def __call__(self, output_tensor: Tensor, input_tensor: Tensor, *args: Any, **kwargs: Any) -> None:
+        """Nothing to sum and nobody to send to."""
+        output_tensor.copy_(input_tensor)
+
+
+def reduce_in_place(root: nn.Module) -> None:
+    """Spare a model that is not sharded the copy of its gradients."""
+    for module in root.modules():
+        if isinstance(module, FSDPModule):
+            module.set_custom_reduce_scatter(cast(Any, InPlaceReduction()))
 
 
 def transformer_layers(lm: nn.Module) -> list[nn.Module]:

@@ -1,7 +1,7 @@
 """Keeps freed memory in the process on a CPU, where every training step asks for the same sizes again.
 
-glibc returns blocks above a threshold to the system as soon as they are freed, and the next step pays for
-fresh pages: about a tenth of a small model's step. Called when a worker builds its model, never on import.
+glibc returns large blocks to the system as soon as they are freed, and the next step pays for fresh pages:
+about a tenth of a small model's step. Called when a worker builds its model, never on import.
 """
 
 from __future__ import annotations
@@ -12,18 +12,18 @@ import sys
 
 logger = logging.getLogger(__name__)
 
-_M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_THRESHOLD = -1, -2, -3
-_LARGEST_HEAP_BLOCK = 32 << 20  # glibc takes no larger value
+_M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_MAX = -1, -2, -4
 
 
 def keep_freed_memory() -> bool:
-    """Raise glibc's thresholds for this process; False with another C library, which has none."""
+    """Tell glibc to serve every size from a heap that does not shrink; False with another C library."""
     if not sys.platform.startswith("linux"):
         return False
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is None:
         return False
-    wanted = {_M_MMAP_THRESHOLD: _LARGEST_HEAP_BLOCK, _M_TRIM_THRESHOLD: 2**31 - 1, _M_TOP_PAD: 64 << 20}
+    # a block of its own mapping (the head's gradient, say) would be unmapped when freed: so none of those
+    wanted = {_M_MMAP_MAX: 0, _M_TRIM_THRESHOLD: -1, _M_TOP_PAD: 64 << 20}
     done = all(bool(mallopt(option, value)) for option, value in wanted.items())
-    logger.debug("malloc thresholds raised: %s", done)
+    logger.debug("freed memory is kept: %s", done)
     return done
