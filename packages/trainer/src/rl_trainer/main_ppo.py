@@ -55,7 +55,7 @@ def run_ppo(
             raise TrainingError(
                 f"the driver program did not answer within {ANSWER_TIMEOUT_S:.0f} s; logs: {logs_of(config)}"
             ) from error
-        except ray.exceptions.RayActorError as error:
+        except (ray.exceptions.RayActorError, ray.exceptions.OutOfMemoryError) as error:
             raise TrainingError(
                 f"the driver program died (out of memory?); logs: {logs_of(config)}\n{error}"
             ) from error
