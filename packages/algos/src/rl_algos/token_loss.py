@@ -215,14 +215,15 @@ class _Blocks:
         step = max(1, elements // max(1, width))
         gradient = torch.empty((rows, width), dtype=self.dtype, device=device) if self.with_gradient else None
         total = torch.zeros((), dtype=torch.float64, device=device)
-        parts = []
+        merged: dict[str, Metric] = {}
         # An empty batch is one empty block, so that its metrics are there.
         for start in range(0, max(rows, 1), step):
             part = slice(start, start + step)
             value, metrics = self._block(part, None if gradient is None else gradient[part])
             total += value
-            parts.append(metrics)
-        return total.to(self.dtype), gradient, merge_metrics(parts)
+            # At once: many small tensors that live on would pin the blocks' freed memory between them.
+            merged = merge_metrics((merged, metrics))
+        return total.to(self.dtype), gradient, merged
 
     def _block(self, part: slice, gradient: Tensor | None) -> tuple[Tensor, dict[str, Metric]]:
         with torch.enable_grad() if self.with_gradient else torch.no_grad():
