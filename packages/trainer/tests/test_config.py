@@ -70,6 +70,8 @@ def test_an_unknown_key_in_a_file_is_found(tmp_path: Path) -> None:
         ("algorithm.adv_estimator=gigpo", "which the trainer does not make"),
         ("algorithm.rollout_correction.rollout_is=tokens", "none, token or sequence"),
         ("trainer.backend=local", "one process"),
+        ("trainer.ray_address=auto", "trainer.device=auto looks at this machine"),
+        ("data.max_response_length=4000", "positions"),
     ],
 )
 def test_what_does_not_fit_together_is_an_error_that_names_the_rule(
@@ -77,6 +79,18 @@ def test_what_does_not_fit_together_is_an_error_that_names_the_rule(
 ) -> None:
     with pytest.raises(RLTrainerError, match=message):
         resolve(load_config("tiny_grpo", [*overrides, "trainer.n_workers_per_node=2", override]))
+
+
+def test_many_greedy_answers_are_refused(overrides: list[str]) -> None:
+    with pytest.raises(ConfigError, match="would all be the greedy one"):
+        greedy = "actor_rollout_ref.rollout.val.do_sample=false"
+        resolve(load_config("tiny_grpo", [*overrides, greedy]))
+
+
+def test_the_environment_names_a_cluster_too(overrides: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
+    with pytest.raises(ConfigError, match="joins a cluster"):
+        resolve(load_config("tiny_grpo", [*overrides, "trainer.device=cpu"]))
 
 
 def test_reference_and_actor_must_compute_alike(overrides: list[str]) -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import ray
-from ray.exceptions import GetTimeoutError, RayActorError, RayError
+from ray.exceptions import GetTimeoutError, OutOfMemoryError, RayActorError, RayError
 from ray.exceptions import ObjectLostError as RayObjectLostError
 
 from rl_controller.errors import (
@@ -110,7 +110,7 @@ class CallContext:
     def error(self, ranks: Sequence[int], error: Exception, note: str = "") -> CallError:
         """The typed error for what Ray raised on some ranks."""
         where = f"method {self.method!r} of group {self.group!r}"
-        if isinstance(error, RayActorError):
+        if isinstance(error, RayActorError | OutOfMemoryError):
             return WorkerDiedError(
                 f"{where}: {_places(self, ranks)} died. {error}{note}\nTheir state is lost: rebuild the "
                 f"group in its pool with group.rebuild().",

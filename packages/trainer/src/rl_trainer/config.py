@@ -163,7 +163,7 @@ class TrainerConfig:
     device: str = "auto"
     """`auto` (CUDA where there is one), `cpu` or `cuda`."""
     ray_address: str = ""
-    """Cluster to join (`auto`: the one this machine belongs to); empty: start one on this machine."""
+    """Cluster to join (`auto`: this machine's); empty: `RAY_ADDRESS`, else start one on this machine."""
     seed: int = 0
     """Decides the order of prompts and, with step and row, every sample."""
     project_name: str = "rl"

@@ -92,14 +92,13 @@ def cluster(config: PPOConfig, screen: Display) -> Iterator[None]:
     if ray.is_initialized():
         yield
         return
-    address = config.trainer.ray_address or os.environ.get("RAY_ADDRESS", "")
+    address = config.trainer.ray_address
     screen.show({"kind": "stage", "text": f"joining the cluster {address}" if address else "starting Ray"})
     options: dict[str, Any] = {"address": address} if address else _own_cluster(config)
     try:
         ray.init(log_to_driver=False, logging_level=logging.ERROR, configure_logging=False, **options)
     except (ConnectionError, ValueError, RuntimeError) as error:
-        key = "trainer.ray_address" if config.trainer.ray_address else "RAY_ADDRESS"
-        where = f"at {key}={address!r}" if address else "on this machine"
+        where = f"at {address!r} (trainer.ray_address or RAY_ADDRESS)" if address else "on this machine"
         raise TrainingError(f"no Ray cluster {where}: {error}") from error
     try:
         yield

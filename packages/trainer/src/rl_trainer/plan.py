@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
 from pathlib import Path
@@ -33,7 +34,13 @@ def resolve(config: PPOConfig) -> PPOConfig:
     takes_adapters = resolve_name(policy.rollout.name) == "vllm" and not trainer.n_rollout_workers_per_node
     policy.rollout.lora_rank = policy.model.lora_rank if takes_adapters else 0
     policy.rollout.trust_remote_code = policy.model.trust_remote_code
+    trainer.ray_address = trainer.ray_address or os.environ.get("RAY_ADDRESS", "")
     if trainer.device == "auto":
+        if trainer.ray_address and trainer.backend == "ray":
+            raise ConfigError(
+                f"trainer.device=auto looks at this machine, and the run joins {trainer.ray_address}: "
+                "set it to cuda or cpu"
+            )
         trainer.device = "cuda" if torch.cuda.is_available() else "cpu"
     policy.device = config.critic.device = config.reward.model.device = trainer.device
     policy.seed = config.critic.seed = trainer.seed
@@ -60,7 +67,9 @@ def workers_per_node(config: PPOConfig) -> int:
     if given:
         return given
     if trainer.ray_address:
-        raise ConfigError("trainer.n_workers_per_node must be set when trainer.ray_address names a cluster")
+        raise ConfigError(
+            f"trainer.n_workers_per_node must be set for a run that joins a cluster ({trainer.ray_address})"
+        )
     return torch.cuda.device_count() if trainer.device == "cuda" else min(2, os.cpu_count() or 1)
 
 
@@ -205,10 +214,18 @@ def _check_parts(config: PPOConfig) -> None:
             config.reward.model.validate()
     except RLWorkersError as error:
         raise ConfigError(str(error)) from error
-    model = config.actor_rollout_ref.model.path
-    if not (Path(model) / "config.json").is_file():
+    path = config.actor_rollout_ref.model.path
+    file = Path(path) / "config.json"
+    if not file.is_file():
         raise ConfigError(
-            f"actor_rollout_ref.model.path={model!r} is not a folder with a Hugging Face model (config.json)"
+            f"actor_rollout_ref.model.path={path!r} is not a folder with a Hugging Face model (config.json)"
+        )
+    positions = json.loads(file.read_text(encoding="utf-8")).get("max_position_embeddings")
+    longest = config.data.max_prompt_length + config.data.max_response_length
+    if positions and longest > positions:
+        raise ConfigError(
+            f"data.max_prompt_length + data.max_response_length = {longest} tokens, and the model in {path} "
+            f"has {positions} positions (max_position_embeddings): lower one of the two"
         )
 
 

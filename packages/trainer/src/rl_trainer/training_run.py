@@ -137,7 +137,8 @@ class TrainingRun:
         )
         # An engine sizes its cache by the memory that is left, so the policy comes last.
         for role in sorted(groups, key=lambda role: role in (Role.ActorRollout, Role.Rollout)):
-            self.progress({"kind": "stage", "text": f"loading the {role.value} model"})
+            if role is not Role.RuleReward:
+                self.progress({"kind": "stage", "text": f"loading the {role.value} model"})
             groups[role].init_model()
         self.actor_rollout_wg, self.rule_reward_wg = groups[policy], groups[Role.RuleReward]
         self.rollout_wg = groups.get(Role.Rollout, self.actor_rollout_wg)
