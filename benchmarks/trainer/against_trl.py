@@ -187,7 +187,7 @@ def main() -> None:
     parser.add_argument("--dtype", default="bfloat16", choices=["bfloat16", "float32"])
     parser.add_argument("--steps", type=int, default=4, help="steps of each run; 3 or more")
     parser.add_argument("--rounds", type=int, default=1)
-    parser.add_argument("--trl-micro-batch", type=int, default=0, help="rows in TRL's forward pass; 0: all")
+    parser.add_argument("--trl-micro-batch", type=int, default=8, help="rows in TRL's forward pass")
     options = parser.parse_args()
     results: dict[str, Steps] = {"TRL": [], "ours, vllm": [], "ours, hf": []}
     with tempfile.TemporaryDirectory() as name:
