@@ -23,11 +23,11 @@ IntArray = np.ndarray[Any, np.dtype[np.int64]]
 
 @dataclass(frozen=True, eq=False)
 class Source:
-    """A reference to a batch that a worker made, the store that can read it, and its columns if known."""
+    """A reference to a batch that a worker made, the store that can read it, and what is known of it here."""
 
     ref: Any
     store: Store
-    columns: frozenset[str] = frozenset()
+    numbers: DataProto | None = None
 
 
 @dataclass(frozen=True, eq=False)

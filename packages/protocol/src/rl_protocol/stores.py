@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from rl_protocol.data_proto import DataProto
@@ -25,19 +25,25 @@ class Store(Protocol):
     def describe(self, refs: Sequence[Any]) -> list[Any]:
         """References to the `Head` of each value, made where the value lies."""
 
-    def narrow(self, ref: Any, names: Sequence[str]) -> tuple[Any, Store]:
-        """A reference to the named columns of a batch, made where the batch lies, and its store."""
-
 
 @dataclass(frozen=True)
 class Head:
-    """What an edit must know of a piece: row count, column names, `meta_info`. No row travels with it."""
+    """What an edit must know of a piece, and what is asked for most; no column per token travels with it.
+
+    Attributes:
+        rows: how many there are.
+        has_batch: whether the piece has tensors at all.
+        tensors, objects: names of its columns.
+        meta: its `meta_info`.
+        numbers: its tensor columns of one number per row, e.g. lengths and scores.
+    """
 
     rows: int
     has_batch: bool
     tensors: tuple[str, ...]
     objects: tuple[str, ...]
-    meta: dict[str, Any] = field(default_factory=dict)
+    meta: dict[str, Any]
+    numbers: DataProto
 
 
 def head_of(value: Any) -> Head:
@@ -46,14 +52,10 @@ def head_of(value: Any) -> Head:
         raise FutureError(
             f"the producer returned a {type(value).__name__}; only a DataProto can be edited as a future."
         )
-    tensors = () if value.batch is None else tuple(map(str, value.batch.keys()))
-    return Head(len(value), value.batch is not None, tensors, tuple(value.non_tensor_batch), value.meta_info)
-
-
-def columns_of(value: DataProto, names: Sequence[str]) -> DataProto:
-    """The named columns of a batch, without its `meta_info`."""
-    tensors = [] if value.batch is None else [name for name in names if name in value.batch]
-    return value.select(tensors, [name for name in names if name in value.non_tensor_batch], [])
+    columns = {} if value.batch is None else {str(name): column for name, column in value.batch.items()}
+    numbers = value.select([name for name, column in columns.items() if column.dim() == 1], [], []).clone()
+    objects = tuple(value.non_tensor_batch)
+    return Head(len(value), value.batch is not None, tuple(columns), objects, value.meta_info, numbers)
 
 
 class LocalRef:
@@ -81,10 +83,6 @@ class LocalStore:
     def describe(self, refs: Sequence[Any]) -> list[Any]:
         """Heads of the values, at once."""
         return [LocalRef(head_of(ref.value)) for ref in refs]
-
-    def narrow(self, ref: Any, names: Sequence[str]) -> tuple[Any, Store]:
-        """The batch itself: nothing moves."""
-        return ref, self
 
 
 class RayStore:
@@ -117,16 +115,7 @@ class RayStore:
         task = ray.remote(num_cpus=0)(head_of)
         return [task.remote(ref) for ref in refs]
 
-    def narrow(self, ref: Any, names: Sequence[str]) -> tuple[Any, Store]:
-        """The columns, cut out by a small task: Ray runs it on the node that holds the batch."""
-        import ray
-
-        return ray.remote(num_cpus=0)(columns_of).remote(ref, list(names)), _RAY
-
-
-_LOCAL, _RAY = LocalStore(), RayStore()
-
 
 def store_of(refs: Sequence[Any]) -> Store:
     """The plain store that these references belong to."""
-    return _LOCAL if all(isinstance(ref, LocalRef) for ref in refs) else _RAY
+    return LocalStore() if all(isinstance(ref, LocalRef) for ref in refs) else RayStore()

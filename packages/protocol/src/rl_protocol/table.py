@@ -16,6 +16,8 @@ from rl_protocol.pieces import ColumnGroup, Piece, Source, View, piece_of, stack
 from rl_protocol.rows import RowIndex, balanced_sizes, selected_rows
 from rl_protocol.stores import Head, LocalRef, LocalStore, head_of
 
+_HERE = LocalStore()
+
 
 def kept_columns(
     groups: Iterable[ColumnGroup], tensors: set[str], objects: set[str]
@@ -52,8 +54,8 @@ class Table:
         which = np.repeat(np.arange(len(heads)), sizes)
         row = np.concatenate([np.arange(size) for size in sizes])
         tensors, objects = heads[0].tensors, heads[0].objects
-        columns = frozenset((*tensors, *objects))
-        views = tuple(View(replace(source, columns=columns), {}) for source in sources)
+        known = [replace(source, numbers=head.numbers) for source, head in zip(sources, heads, strict=True)]
+        views = tuple(View(source, {}) for source in known)
         group = ColumnGroup(tensors, objects, views, which, row)
         meta = concat_meta([head.meta for head in heads]) if merge else heads[0].meta
         has_batch = any(head.has_batch for head in heads)
@@ -175,8 +177,9 @@ class Table:
 
 
 def _needed(piece: Piece, position: int) -> Source:
-    """A source, or only those of its columns that the piece reads."""
-    source, names = piece.sources[position], piece.columns(position)
-    if names >= source.columns:
+    """A source, or what is here of it where the piece reads no more."""
+    source = piece.sources[position]
+    if source.numbers is None or source.numbers.batch is None:
         return source
-    return Source(*source.store.narrow(source.ref, sorted(names)))
+    here = piece.columns(position) <= set(source.numbers.batch.keys())
+    return Source(LocalRef(source.numbers), _HERE) if here else source

@@ -42,7 +42,7 @@ def correct(batch: StepBatch, config: RolloutCorrectionConfig) -> Metrics:
 
     Reads `old_log_probs`, `rollout_log_probs` and `response_mask`, all `[B, R]`.
     """
-    batch.fetch("old_log_probs", "rollout_log_probs")
+    batch.fetch("old_log_probs", "rollout_log_probs", "response_mask")
     rejections = rejections_of(config)
     weights, mask, metrics = compute_rollout_correction(
         batch["old_log_probs"],

@@ -264,7 +264,7 @@ class RayPPOTrainer(TrainingRun):
         return torch.tensor([score_of[uid] for uid in batch.uids])
 
     def _subtract_kl(self, batch: StepBatch) -> StepBatch:
-        batch.fetch("old_log_probs", "ref_log_prob")
+        batch.fetch("old_log_probs", "ref_log_prob", "response_mask")
         coefficient = self.kl_ctrl.value
         rewards, metrics = apply_kl_penalty(
             batch.token_level_rewards,
