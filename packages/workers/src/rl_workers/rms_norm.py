@@ -71,6 +71,10 @@ def _blocks(x: Tensor) -> list[slice]:
     return [slice(start, start + rows) for start in range(0, x.shape[0], rows)]
 
 
+def _float_copy(x: Tensor) -> Tensor:
+    return x.to(torch.float32, copy=True)
+
+
 class _RMSNorm(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, eps: float) -> Tensor:
@@ -78,10 +82,10 @@ class _RMSNorm(torch.autograd.Function):
         out = torch.empty(flat.shape, dtype=torch.promote_types(x.dtype, weight.dtype), device=x.device)
         inverse = torch.empty(flat.shape[0], 1, dtype=torch.float32, device=x.device)
         for rows in _blocks(flat):
-            value = flat[rows].float()
+            value = _float_copy(flat[rows])
             norm = torch.linalg.vector_norm(value, dim=-1, keepdim=True)
             inverse[rows] = norm.square_().div_(flat.shape[1]).add_(eps).rsqrt_()
-            out[rows] = (value * inverse[rows]).mul_(scale)
+            out[rows] = value.mul_(inverse[rows]).mul_(scale)
         ctx.save_for_backward(flat, weight, inverse)
         return out.view(x.shape)
 
@@ -92,9 +96,9 @@ class _RMSNorm(torch.autograd.Function):
         grad, scale = grads[0].reshape(x.shape), weight.float()
         d_x, d_weight = torch.empty_like(x), torch.zeros_like(scale)
         for rows in _blocks(x):
-            value, g, r = x[rows].float(), grad[rows].float(), inverse[rows]
+            value, g, r = x[rows].float(), _float_copy(grad[rows]), inverse[rows]
             product = (g * value).mul_(r)
             d_weight.add_(product.sum(0))
             along = (product @ scale)[:, None] * r.square() / -x.shape[1]
-            d_x[rows] = (g * scale).mul_(r).addcmul_(value, along)
+            d_x[rows] = g.mul_(scale).mul_(r).addcmul_(value, along)
         return d_x.view(grads[0].shape), d_weight.to(weight.dtype), None
