@@ -15,7 +15,7 @@ import numpy as np
 from transformers import PreTrainedTokenizerBase
 
 from rl_algos import AdaptiveKLController, FixedKLController
-from rl_controller import RayWorkerGroup, WorkerGroup
+from rl_controller import LocalWorkerGroup, RayWorkerGroup, WorkerGroup
 from rl_protocol import DataProto, DataProtoFuture, LocalStore, RayStore, transfer_count
 from rl_rollout import SamplingConfig, greedy_sampling
 
@@ -148,8 +148,8 @@ class TrainingRun:
 
     def shutdown(self) -> None:
         """End the workers and what they started, and give their pools back to the cluster."""
-        if hasattr(self, "rule_reward_wg"):
-            self.rule_reward_wg.close()
+        if isinstance(getattr(self, "rule_reward_wg", None), LocalWorkerGroup):
+            self.rule_reward_wg.close()  # elsewhere the reward processes end with the workers
         for group in self.started:
             group.shutdown()
         for pool in self.resource_pool_manager.resource_pool_dict.values():

@@ -55,7 +55,8 @@ def build_on_meta(
         )
     if config.use_remove_padding and not getattr(model, "_supports_attention_backend", False):
         raise ModelSupportError(
-            f"model.path={config.path!r} has no config.json: it must be a Hugging Face model's folder"
+            f"{type(model).__name__} ({config.path!r}) does not use transformers' attention interface, which "
+            "packed rows need: set model.use_remove_padding=false"
         )
     model.eval()
     return cast(PreTrainedModel, model)
