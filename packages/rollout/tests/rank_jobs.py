@@ -136,6 +136,7 @@ def main() -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     report = globals()[job](Path(folder), **json.loads(settings))
+    dist.barrier()  # gloo may abort a rank that leaves while another still talks
     dist.destroy_process_group()
     sys.stdout.write(json.dumps(report) + "\n")
 

@@ -15,7 +15,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase
 from rl_trainer.config import DataConfig
 from rl_trainer.dataset import PromptDataset, collate
 from rl_trainer.errors import DataError
-from rl_trainer.reward_process import call_reward
+from rl_trainer.reward_process import load_reward_function
 from rl_trainer.seeds import row_seeds
 from rl_trainer.sources import read_rows
 from rl_trainer.tasks import addition_rows, copy_rows
@@ -81,8 +81,9 @@ def test_a_reasoning_gym_task_is_named_and_scored(tokenizer: PreTrainedTokenizer
     row = {name: rows[0][name] for name in ("data_source", "extra_info")}
     right = rows[0]["reward_model"]["ground_truth"]
     answer = {"solution_str": f"<answer>{right}</answer>", "ground_truth": right}
-    assert call_reward("reasoning_gym", row | answer) == 1
-    assert call_reward("reasoning_gym", row | {"solution_str": "no", "ground_truth": right}) < 0.1
+    score = load_reward_function("reasoning_gym")
+    assert score(**row, **answer) == 1
+    assert score(**row, solution_str="no", ground_truth=right) < 0.1
     with pytest.raises(DataError, match="no_such_task"):
         list(read_rows("reasoning_gym/no_such_task", "train", 5, seed=1))
 
