@@ -79,11 +79,22 @@ def test_a_killed_run_resumes_with_the_metrics_of_one_that_was_not(tmp_path: Pat
 def test_control_c_leaves_no_process_behind(tmp_path: Path) -> None:
     long_run = [*command(tmp_path), "trainer.total_training_steps=100000"]
     environment = os.environ | {"RAY_AUTH_MODE": "disabled"}
-    process = subprocess.Popen(long_run, env=environment, stderr=subprocess.PIPE, start_new_session=True)
-    wait_for_step(process, tmp_path, 2)
-    children = psutil.Process(process.pid).children(recursive=True)
-    os.killpg(process.pid, signal.SIGINT)
-    _, error = process.communicate(timeout=60)
+    process = subprocess.Popen(
+        long_run,
+        env=environment,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+        # As at a terminal, also where the tests run in the background of a shell, which ignores SIGINT.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
+    try:
+        wait_for_step(process, tmp_path, 2)
+        children = psutil.Process(process.pid).children(recursive=True)
+        os.killpg(process.pid, signal.SIGINT)
+        _, error = process.communicate(timeout=60)
+    finally:
+        if process.poll() is None:
+            kill_tree(process)
     assert process.returncode == 130
     assert b"Traceback" not in error and b"interrupted" in error
     _, left = psutil.wait_procs(children, timeout=20)
