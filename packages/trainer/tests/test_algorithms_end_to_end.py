@@ -42,6 +42,7 @@ def trained(lines: list[dict[str, Any]]) -> bool:
     [
         *("grpo", "dr_grpo", "grpo_passk", "rloo", "reinforce_plus_plus", "reinforce_plus_plus_baseline"),
         *("remax", "opo", "gpg", "maxrl", "optimal_token_baseline", "tir_optimal_token_baseline"),
+        "gigpo",
     ],
 )
 def test_an_estimator_is_chosen_by_one_key(tmp_path: Path, estimator: str) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from rl_algos import register_adv_est
 from rl_trainer.cli import main
 from rl_trainer.config_loading import config_keys, load_config, to_yaml
 from rl_trainer.errors import ConfigError, RLTrainerError
@@ -67,7 +68,6 @@ def test_an_unknown_key_in_a_file_is_found(tmp_path: Path) -> None:
         ("trainer.resume_mode=never", "auto or disable"),
         ("trainer.timeout_s=0", "must be positive"),
         ("algorithm.adv_estimator=gdpo", "gdpo_reward_keys"),
-        ("algorithm.adv_estimator=gigpo", "which the trainer does not make"),
         ("algorithm.rollout_correction.rollout_is=tokens", "none, token or sequence"),
         ("trainer.backend=local", "one process"),
         ("trainer.ray_address=auto", "trainer.device=auto looks at this machine"),
@@ -79,6 +79,15 @@ def test_what_does_not_fit_together_is_an_error_that_names_the_rule(
 ) -> None:
     with pytest.raises(RLTrainerError, match=message):
         resolve(load_config("tiny_grpo", [*overrides, "trainer.n_workers_per_node=2", override]))
+
+
+def test_an_estimator_of_the_users_own_may_not_read_what_nobody_makes(overrides: list[str]) -> None:
+    def forecast(token_level_rewards: object, response_mask: object, weather: object) -> None:
+        """Never called."""
+
+    register_adv_est("forecast")(forecast)
+    with pytest.raises(ConfigError, match="reads weather, which the trainer does not make"):
+        resolve(load_config("tiny_grpo", [*overrides, "algorithm.adv_estimator=forecast"]))
 
 
 def test_many_greedy_answers_are_refused(overrides: list[str]) -> None:

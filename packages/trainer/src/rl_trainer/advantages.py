@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 from rl_algos import get_adv_estimator_spec, get_policy_loss_spec, place_on_last_token
@@ -12,7 +14,8 @@ from .step_batch import StepBatch
 
 PER_TOKEN = frozenset({"values", "old_log_probs", "sum_pi_squared"})
 OPTIONAL = frozenset({"rollout_is_weights"})
-MADE = PER_TOKEN | OPTIONAL | {"index", "reward_baselines", "reward_components"}
+OF_ROWS = frozenset({"index", "trajectory_index", "anchor_state", "step_returns"})
+MADE = PER_TOKEN | OPTIONAL | OF_ROWS | {"reward_baselines", "reward_components"}
 MADE_FOR_LOSS = frozenset({"selected"})
 
 
@@ -67,13 +70,27 @@ def compute_advantages(config: AlgorithmConfig, batch: StepBatch) -> tuple[torch
     }
     options = {name: value for name, value in offered.items() if name in spec.options}
     names = [name for name in spec.inputs if name not in OPTIONAL or name in batch.made]
-    inputs = {name: batch.uids if name == "index" else batch[name] for name in names}
+    inputs = {name: of_rows(batch, name) if name in OF_ROWS else batch[name] for name in names}
     per_token = "token_level_rewards" in batch.made or not PER_TOKEN.isdisjoint(names)
     mask = batch["response_mask"] if per_token else batch.action_mask
     rewards = batch.token_level_rewards if per_token else place_on_last_token(batch["scores"], mask)
     made = spec.fn(token_level_rewards=rewards, response_mask=mask, **inputs, **options)
     advantages, returns = made if per_token else (along_responses(batch, column, mask) for column in made)
     return advantages, returns
+
+
+def of_rows(batch: StepBatch, name: str) -> Any:
+    """What places each row among the others, `[B]`: its prompt, and where rows are steps, its trajectory.
+
+    A row is a step of the trajectory and from the state that the dataset's columns `trajectory_index` and
+    `anchor_state` name; without them it is a trajectory of its own, of one step from its prompt.
+    """
+    objects = batch.local.non_tensor_batch
+    if name == "step_returns":
+        return batch["scores"]
+    if name in objects:
+        return list(objects[name])
+    return list(range(len(batch))) if name == "trajectory_index" else batch.uids
 
 
 def along_responses(batch: StepBatch, column: torch.Tensor, action_mask: torch.Tensor) -> torch.Tensor:
