@@ -63,10 +63,16 @@ class CallContext:
         """Watch every reference, so that one rank's failure is seen while another is stuck."""
         deadline = None if limit is None else time.monotonic() + limit
         pending = list(dict.fromkeys(refs))
+        values: dict[Any, Any] = {}  # each is read once: reading costs as much as it holds
         while pending:
             remaining = None if deadline is None else max(0.0, deadline - time.monotonic())
             ready, pending = ray.wait(pending, num_returns=1, timeout=remaining, fetch_local=False)
-            failed = {ref: error for ref in ready if (error := _failure(ref)) is not None}
+            failed: dict[ObjectRef[Any], Exception] = {}
+            for ref in ready:
+                try:
+                    values[ref] = ray.get(ref)
+                except RayError as error:
+                    failed[ref] = error
             if failed:
                 self._raise(ranks, refs, failed, pending)
             if not ready and pending:
@@ -78,8 +84,7 @@ class CallContext:
                     self.method,
                     stuck,
                 )
-        values: list[Any] = ray.get(list(refs))
-        return values
+        return [values[ref] for ref in refs]
 
     def _raise(
         self,
