@@ -56,8 +56,8 @@ def to_batch(
     """Prompts [B, P] and B completions as one batch of width L = P + R.
 
     Position ids count real tokens only, so a left-padded prompt starts at 0. Log-probs are 0 where
-    `response_mask` is 0. Per row, `prompt_lengths` and `response_lengths` count tokens, `num_actions` those
-    that the policy chose. The prompts' own non-tensor columns are not repeated.
+    `response_mask` is 0. Per row, `response_lengths` counts tokens and `num_actions` those that the policy
+    chose. The prompts' own non-tensor columns are not repeated.
     """
     if prompts.batch is None:
         raise RolloutDataError("prompts have no tensors")
@@ -83,7 +83,6 @@ def to_batch(
             "position_ids": (attention_mask.cumsum(-1) - 1).clamp_min(0),
             "response_mask": chosen,
             "rollout_log_probs": log_probs.masked_fill(chosen == 0, 0.0),
-            "prompt_lengths": prompt_mask.sum(-1),
             "response_lengths": lengths,
             "num_actions": chosen.sum(-1),
         },

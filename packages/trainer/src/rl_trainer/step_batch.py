@@ -20,8 +20,8 @@ class StepBatch:
 
     `batch[name]` is a tensor on the driver: one that it made (`put`), else one of the workers', which comes
     here the first time it is asked for. Most stages get by with numbers per row: `prompt_lengths`,
-    `response_lengths` and `num_actions` (tokens that the policy chose) come from the rollout, `scores` from
-    the rewards; a column per token costs as much as it has tokens.
+    `response_lengths` and `num_actions` (tokens that the policy chose) are there from the start, `scores`
+    from the rewards on; a column per token costs as much as it has tokens.
 
     Attributes:
         remote: the rows as the workers hold them.
