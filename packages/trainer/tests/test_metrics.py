@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from rl_protocol import DataProto, DataProtoFuture, LocalStore
+from rl_trainer.advantages import of_rows
 from rl_trainer.errors import ConfigError
 from rl_trainer.metrics import data_metrics, explained_variance, reduce_metrics
 from rl_trainer.step_batch import StepBatch
@@ -101,3 +102,11 @@ def test_a_resumed_file_holds_each_step_once(tmp_path: Path) -> None:
 def test_an_unknown_tracker_is_named() -> None:
     with pytest.raises(ConfigError, match="tensorboard, wandb"):
         check_trackers(["mlflow"])
+
+
+def test_a_datasets_own_index_column_does_not_group_responses() -> None:
+    data = DataProto.from_dict({}, {"uid": list("aabb"), "index": list("wxyz")})
+    batch = StepBatch(DataProtoFuture.from_data(data, LocalStore()), data, data)
+    assert of_rows(batch, "index") == list("aabb")
+    assert of_rows(batch, "anchor_state") == list("aabb")
+    assert of_rows(batch, "trajectory_index") == [0, 1, 2, 3]

@@ -165,21 +165,7 @@ def evaluate(
     )
     mask = check_mask(response_mask, shape)
     dtype = compute_dtype(old_log_prob, log_prob, advantages)
-    if row_weights is None and loss_agg_mode is not None:
-        row_weights = loss_weights(
-            mask, loss_agg_mode, norm_constant=norm_constant, prompt_index=prompt_index, dtype=dtype
-        )
-    elif (
-        row_weights is None
-        or loss_agg_mode is not None
-        or norm_constant is not None
-        or prompt_index is not None
-    ):
-        raise OptionError(
-            "give either row_weights (a micro-batch's rows of loss_weights(global mask, mode)) or "
-            "loss_agg_mode with what the mode needs (the given rows are the whole mini-batch), not both"
-        )
-    check_rows("row_weights", row_weights, mask.shape[0])
+    row_weights = _given_or_made(row_weights, loss_agg_mode, norm_constant, prompt_index, mask, dtype)
     for name, tensor in (extras or {}).items():
         if tensor.shape != shape:
             raise ShapeError(f"{name} has shape {tuple(tensor.shape)}, expected {tuple(shape)}")
@@ -197,6 +183,28 @@ def evaluate(
     if gradient is not None:
         loss = _attach_gradient(log_prob, loss, gradient)
     return loss, metrics
+
+
+def _given_or_made(
+    row_weights: Tensor | None,
+    mode: str | None,
+    norm_constant: float | None,
+    prompt_index: GroupIndex | None,
+    mask: Tensor,
+    dtype: torch.dtype,
+) -> Tensor:
+    """The caller's row weights, checked, or those of an aggregation over the given rows."""
+    if row_weights is None and mode is not None:
+        row_weights = loss_weights(
+            mask, mode, norm_constant=norm_constant, prompt_index=prompt_index, dtype=dtype
+        )
+    elif row_weights is None or any(x is not None for x in (mode, norm_constant, prompt_index)):
+        raise OptionError(
+            "give either row_weights (a micro-batch's rows of loss_weights(global mask, mode)) or "
+            "loss_agg_mode with what the mode needs (the given rows are the whole mini-batch), not both"
+        )
+    check_rows("row_weights", row_weights, mask.shape[0])
+    return row_weights
 
 
 @dataclass(frozen=True)

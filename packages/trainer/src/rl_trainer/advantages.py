@@ -85,10 +85,10 @@ def of_rows(batch: StepBatch, name: str) -> Any:
     A row is a step of the trajectory and from the state that the dataset's columns `trajectory_index` and
     `anchor_state` name; without them it is a trajectory of its own, of one step from its prompt.
     """
-    objects = batch.local.non_tensor_batch
     if name == "step_returns":
         return batch["scores"]
-    if name in objects:
+    objects = batch.local.non_tensor_batch
+    if name != "index" and name in objects:  # a dataset's own "index" is no group of responses
         return list(objects[name])
     return list(range(len(batch))) if name == "trajectory_index" else batch.uids
 
