@@ -22,6 +22,7 @@ from torch.distributed.fsdp import (
 from torch.distributed.tensor import DTensor
 
 from rl_workers.config import FSDPConfig, OptimConfig
+from rl_workers.host_comm import reduce_in_place, use_host_memory
 from rl_workers.layout import Layout
 from rl_workers.loading import Initialiser, load_weights
 from rl_workers.models import HeadedModel
@@ -96,8 +97,21 @@ class FSDPEngine:
                 checkpoint_activations(layer)
             fully_shard(layer, **options)
         fully_shard(self.module, **options)
-        if self.layout.mesh.size(-1) == 1:
-            reduce_in_place(self.module)
+        self._choose_collectives()
+
+    def _choose_collectives(self) -> None:
+        """Sum gradients over ranks; without a GPU, move as few bytes as the ranks' places allow."""
+        modules = [module for module in self.module.modules() if isinstance(module, FSDPModule)]
+        if self.layout.world_size > 1:
+            for module in modules:
+                module.set_gradient_divide_factor(1.0)
+                module.set_force_sum_reduction_for_comms(True)
+        if self.layout.device.type != "cpu":
+            return
+        if self.layout.mesh.size(-1) > 1:
+            use_host_memory(modules, self.layout.shard_group)
+        else:
+            reduce_in_place(modules)
 
     @property
     def lr(self) -> float:
@@ -126,8 +140,7 @@ class FSDPEngine:
     def train_step(self, batches: Sequence[PackedBatch], loss_fn: LossFn) -> float:
         """One optimizer step on this rank's micro-batches (every rank must bring as many).
 
-        ``loss_fn`` returns the micro-batch's part of the *sum* that is the global loss. FSDP averages over
-        ranks, so the sum is scaled by their number.
+        ``loss_fn`` returns the micro-batch's part of the *sum* that is the global loss.
 
         Returns:
             The norm of the global gradient before clipping. If it is not finite no step is taken.
@@ -138,7 +151,7 @@ class FSDPEngine:
         for index, batch in enumerate(batches):
             self._prepare_backward(last=index == len(batches) - 1)
             with DistProfiler.span("forward"):
-                loss = loss_fn(batch) * self.layout.world_size
+                loss = loss_fn(batch)
             with DistProfiler.span("backward"):
                 torch.autograd.backward(loss)
         norm = self._clip()
@@ -171,34 +184,6 @@ class FSDPEngine:
         if self.grad_clip and norm > self.grad_clip:
             torch._foreach_mul_(grads, self.grad_clip / (norm + 1e-6))
         return norm
-
-
-class InPlaceReduction:
-    """FSDP's reduce-scatter for one rank: what it would copy the gradients to is where they are.
-
-    FSDP asks for the input and, once that is filled, for an output of the same size.
-    """
-
-    def __init__(self) -> None:
-        self._input: Tensor | None = None
-
-    def allocate(self, size: Sequence[int], *, dtype: torch.dtype, device: torch.device) -> Tensor:
-        """A new buffer, and the same one at the second call."""
-        given, self._input = self._input, None
-        if given is None:
-            given = self._input = torch.empty(*size, dtype=dtype, device=device)
-        return given
-
-    def __call__(self, output_tensor: Tensor, input_tensor: Tensor, *args: Any, **kwargs: Any) -> None:
-        """Nothing to sum and nobody to send to."""
-        output_tensor.copy_(input_tensor)
-
-
-def reduce_in_place(root: nn.Module) -> None:
-    """Spare a model that is not sharded the copy of its gradients."""
-    for module in root.modules():
-        if isinstance(module, FSDPModule):
-            module.set_custom_reduce_scatter(cast(Any, InPlaceReduction()))
 
 
 def transformer_layers(lm: nn.Module) -> list[nn.Module]:
