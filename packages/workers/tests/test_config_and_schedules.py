@@ -22,7 +22,8 @@ from rl_workers import (
     WorkerConfigError,
     WorkerStateError,
 )
-from rl_workers.optim import build_optimizer, build_scheduler, schedule_factor
+from rl_workers.engine import layer_groups
+from rl_workers.optim import build_optimizer, build_scheduler, schedule_factor, take_step
 from rl_workers.policy_step import loss_options
 
 
@@ -96,3 +97,24 @@ def test_schedules() -> None:
         optimizer.step()
         scheduler.step()
     assert rates == [0.5, 1.0, 1.5, 2.0]
+
+
+@pytest.mark.parametrize("name", ["adamw", "sgd"])
+def test_a_step_on_divided_gradients(name: str) -> None:
+    start, grad = torch.randn(5, 7), torch.randn(5, 7)
+    ends = []
+    for divisor, given in ((4.0, grad), (1.0, grad / 4.0)):
+        weight = torch.nn.Parameter(start.clone())
+        weight.grad = given.clone()
+        optimizer = build_optimizer([weight], OptimConfig(name=name, lr=0.1))
+        take_step(optimizer, divisor)
+        ends.append(weight.detach())
+    assert not torch.equal(ends[0], start)
+    torch.testing.assert_close(ends[0], ends[1])
+
+
+def test_layers_are_grouped_up_to_the_size_of_the_embedding() -> None:
+    layers = [torch.nn.Linear(4, 4, bias=False) for _ in range(5)]
+    for words, wanted in ((8, [2, 2, 1]), (7, [1] * 5), (100, [5])):
+        root = torch.nn.ModuleList([torch.nn.Embedding(words, 4), *layers])
+        assert [len(group) for group in layer_groups(layers, root)] == wanted

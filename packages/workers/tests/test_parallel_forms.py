@@ -67,3 +67,15 @@ def test_heads_that_do_not_divide_are_refused(tmp_path: Path) -> None:
         run_ranks(tmp_path, 2, run_actor, config, BATCH, 0)
     with pytest.raises(AssertionError, match="fsdp_size=3 does not divide the 4 ranks"):
         run_ranks(tmp_path, 4, policy_engine, path, fsdp=FSDPConfig(fsdp_size=3))
+
+
+@pytest.mark.parametrize("world", [1, 2])
+def test_a_long_gradient_is_shortened(tiny_model: str, tmp_path: Path, reference: Any, world: int) -> None:
+    length = float(np.sqrt(sum(np.square(grad).sum() for grad in reference["grads"].values())))
+    start = run_ranks(tmp_path, 1, train_steps, tiny_model, BATCH, "packed", 4096, 0)[0]["weights"]
+    for limit, wanted in ((length / 3, length / 3), (length * 3, length)):
+        (end, *_) = run_ranks(
+            tmp_path, world, train_steps, tiny_model, BATCH, "packed", 4096, grad_clip=limit
+        )
+        moved = [np.square(end["weights"][name] - start[name]).sum() for name in reference["grads"]]
+        assert np.sqrt(sum(moved)) == pytest.approx(0.1 * wanted, rel=1e-4)

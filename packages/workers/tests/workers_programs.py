@@ -39,7 +39,13 @@ FLOAT32 = FSDPConfig(compute_dtype="float32")
 
 
 def policy_engine(
-    path: str, *, fsdp: FSDPConfig = FLOAT32, sp: int = 1, optim: OptimConfig | None = None, **model: Any
+    path: str,
+    *,
+    fsdp: FSDPConfig = FLOAT32,
+    sp: int = 1,
+    optim: OptimConfig | None = None,
+    grad_clip: float = 0.0,
+    **model: Any,
 ) -> FSDPEngine:
     layout = build_layout(torch.device("cpu"), fsdp.fsdp_size, sp)
     config = ModelConfig(path=path, **model)
@@ -52,6 +58,7 @@ def policy_engine(
         fsdp,
         new=nothing_new,
         optim=optim,
+        grad_clip=grad_clip,
         checkpoint_layers=config.enable_gradient_checkpointing,
     )
 
@@ -80,16 +87,16 @@ def train_steps(
     mine = my_rows(batch, built.layout)
     losses, count = [], 0
     grads: dict[str, torch.Tensor] = {}
-    original = built._clip
+    original = built._grad_norm
 
-    def clip() -> float:
+    def grad_norm() -> float:
         if not grads:
             for name, p in built.module.named_parameters():
                 if p.grad is not None:
                     grads[name] = p.grad.full_tensor().clone()
         return original()
 
-    built._clip = clip  # type: ignore[method-assign]
+    built._grad_norm = grad_norm  # type: ignore[method-assign]
     for _ in range(steps):
         batches = micro_batches(mine, form, budget, built.layout)
         count = len(batches)

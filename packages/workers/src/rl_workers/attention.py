@@ -73,14 +73,12 @@ class AttentionPlan:
         """Attention of ``[1, H, T, D]`` queries on ``[1, Hkv, T, D]`` keys and values: ``[1, H, T, D]``."""
         if self._varlen:
             return self._attend_varlen(query, key, value, scale, window)
-        dtype = query.dtype
-        if dtype == torch.bfloat16 and not _BF16_ATTENTION_IS_FAST:
-            # without matrix tiles torch's bf16 kernel is slower than its float32 one, and less exact
+        dtype = value.dtype  # queries and keys may still be float32
+        if PREFERS_FLOAT32 and dtype == torch.bfloat16:
             query, key, value = query.float(), key.float(), value.float()
         sizes = [unit.tokens for unit in self.units]
         pieces = zip(self.units, *(_cut(x, sizes) for x in (query, key, value)), strict=True)
-        outputs = [self._attend_unit(unit, q, k, v, scale, window) for unit, q, k, v in pieces]
-        return (outputs[0] if len(outputs) == 1 else torch.cat(outputs, 2)).to(dtype)
+        return _join([self._attend_unit(unit, q, k, v, scale, window) for unit, q, k, v in pieces]).to(dtype)
 
     def _attend_unit(
         self, unit: Unit, query: Tensor, key: Tensor, value: Tensor, scale: float | None, window: int | None
@@ -89,40 +87,41 @@ class AttentionPlan:
         if unit.is_plain and not windowed:
             return _sdpa(query, key, value, None, scale)
         if unit.is_plain or unit.tokens <= _DENSE_UNIT:
-            return _sdpa(query, key, value, self._unit_mask(unit, window if windowed else None), scale)
+            mask = self._unit_mask(unit, window if windowed else None, query.dtype)
+            return _sdpa(query, key, value, mask, scale)
         sizes = [unit.prompt, *unit.responses]
         queries, keys, values = (_cut(x, sizes) for x in (query, key, value))
         outputs = [self._attend_unit(Unit(unit.prompt, ()), queries[0], keys[0], values[0], scale, window)]
         for length, q, k, v in zip(unit.responses, queries[1:], keys[1:], values[1:], strict=True):
             k, v = torch.cat([keys[0], k], 2), torch.cat([values[0], v], 2)
-            mask = self._tail_mask(length, unit.prompt + length, window if windowed else None, query.device)
+            mask = self._tail_mask(length, unit.prompt + length, window if windowed else None, query.dtype)
             outputs.append(_sdpa(q, k, v, mask, scale))
-        return torch.cat(outputs, 2)
+        return _join(outputs)
 
-    def _unit_mask(self, unit: Unit, window: int | None) -> Tensor:
-        """``[tokens, tokens]``, True where the row's token sees the column's."""
-        found = self._masks.get((unit, window))
-        if found is None:
+    def _unit_mask(self, unit: Unit, window: int | None, dtype: torch.dtype) -> Tensor:
+        """``[tokens, tokens]``, 0 where the row's token sees the column's and -inf elsewhere."""
+        key = (unit, window, dtype)
+        if key not in self._masks:
             owner = torch.cat([torch.full((n,), i) for i, n in enumerate([unit.prompt, *unit.responses])])
             place = torch.cat(
                 [torch.arange(unit.prompt), *(unit.prompt + torch.arange(n) for n in unit.responses)]
             )
             distance = place[:, None] - place[None, :]
-            found = (distance >= 0) & ((owner[:, None] == owner[None, :]) | (owner[None, :] == 0))
+            seen = (distance >= 0) & ((owner[:, None] == owner[None, :]) | (owner[None, :] == 0))
             if window is not None:
-                found &= distance < window
-            self._masks[unit, window] = found
-        return found
+                seen &= distance < window
+            self._masks[key] = _additive(seen, dtype)
+        return self._masks[key]
 
-    def _tail_mask(self, rows: int, columns: int, window: int | None, device: torch.device) -> Tensor:
-        """Causal mask whose last row sees the last column."""
-        found = self._masks.get((rows, columns, window))
-        if found is None:
-            found = torch.ones(rows, columns, dtype=torch.bool, device=device).tril(columns - rows)
+    def _tail_mask(self, rows: int, columns: int, window: int | None, dtype: torch.dtype) -> Tensor:
+        """Causal mask whose last row sees the last column; 0 and -inf."""
+        key = (rows, columns, window, dtype)
+        if key not in self._masks:
+            seen = torch.ones(rows, columns, dtype=torch.bool).tril(columns - rows)
             if window is not None:
-                found = found.triu(columns - rows - window + 1)
-            self._masks[rows, columns, window] = found
-        return found
+                seen = seen.triu(columns - rows - window + 1)
+            self._masks[key] = _additive(seen, dtype)
+        return self._masks[key]
 
     def _attend_varlen(
         self, query: Tensor, key: Tensor, value: Tensor, scale: float | None, window: int | None
@@ -149,8 +148,21 @@ class AttentionPlan:
         return out.transpose(0, 1)[None]  # type: ignore[union-attr]
 
 
-def _cut(x: Tensor, sizes: list[int]) -> tuple[Tensor, ...]:
-    return torch.split(x, sizes, 2)
+def _cut(x: Tensor, sizes: list[int]) -> list[Tensor]:
+    """Parts of ``[1, H, T, D]`` along T, cut where the memory has it: of ``[1, T, H, D]``."""
+    return [part.transpose(1, 2) for part in torch.split(x.transpose(1, 2), sizes, 1)]
+
+
+def _join(parts: Sequence[Tensor]) -> Tensor:
+    """The inverse of ``_cut``."""
+    if len(parts) == 1:
+        return parts[0]
+    return torch.cat([part.transpose(1, 2) for part in parts], 1).transpose(1, 2)
+
+
+def _additive(seen: Tensor, dtype: torch.dtype) -> Tensor:
+    """A mask as attention adds it: made once, where a boolean one would be turned into this at each call."""
+    return torch.zeros(seen.shape, dtype=dtype).masked_fill_(~seen, float("-inf"))
 
 
 def _sdpa(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scale: float | None) -> Tensor:
@@ -227,7 +239,14 @@ def _bf16_tiles() -> bool:
     return bool(probe()) if probe is not None else False
 
 
-_BF16_ATTENTION_IS_FAST = _bf16_tiles()
+# without matrix tiles torch's bf16 attention is slower on a CPU than its float32 one, and less exact
+PREFERS_FLOAT32 = not _bf16_tiles()
+
+
+def attention_dtype(config: Any) -> torch.dtype | None:
+    """What packed attention computes in on a CPU whatever it is given; None if it takes what comes."""
+    packed = getattr(config, "_attn_implementation", None) == ATTENTION_NAME
+    return torch.float32 if packed and PREFERS_FLOAT32 else None
 
 
 def register_packed_attention() -> None:

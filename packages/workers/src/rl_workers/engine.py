@@ -21,12 +21,13 @@ from torch.distributed.fsdp import (
 )
 from torch.distributed.tensor import DTensor
 
+from rl_workers.attention import attention_dtype
 from rl_workers.config import FSDPConfig, OptimConfig
 from rl_workers.host_comm import reduce_in_place, use_host_memory
 from rl_workers.layout import Layout
 from rl_workers.loading import Initialiser, load_weights
 from rl_workers.models import HeadedModel
-from rl_workers.optim import build_optimizer, build_scheduler
+from rl_workers.optim import build_optimizer, build_scheduler, take_step
 from rl_workers.packing import PackedBatch
 from rl_workers.profiler import DistProfiler
 from rl_workers.rms_norm import use_fast_norms
@@ -69,7 +70,7 @@ class FSDPEngine:
             model.requires_grad_(False)
         if layout.device.type == "cpu":
             use_fast_norms(model)
-            use_fast_rotary(model)
+            use_fast_rotary(model, attention_dtype(model.lm.config))
         self._shard(checkpoint_layers)
         storage = torch.device("cpu") if fsdp.param_offload else layout.device
         load_weights(model, model.lm, path, storage, new)
@@ -92,10 +93,12 @@ class FSDPEngine:
             "offload_policy": offload,
             "reshard_after_forward": self.fsdp.reshard_after_forward,
         }
-        for layer in transformer_layers(self.module.lm):
-            if checkpoint_layers:
-                checkpoint_activations(layer)
-            fully_shard(layer, **options)
+        layers = transformer_layers(self.module.lm)
+        for layer in layers if checkpoint_layers else []:
+            checkpoint_activations(layer)
+        one_by_one = checkpoint_layers or self.fsdp.reshard_after_forward or self.layout.device.type != "cpu"
+        for group in [[layer] for layer in layers] if one_by_one else layer_groups(layers, self.module):
+            fully_shard(group, **options)
         fully_shard(self.module, **options)
         self._choose_collectives()
 
@@ -154,10 +157,11 @@ class FSDPEngine:
                 loss = loss_fn(batch)
             with DistProfiler.span("backward"):
                 torch.autograd.backward(loss)
-        norm = self._clip()
+        norm = self._grad_norm()
         if math.isfinite(norm):
             with DistProfiler.span("optimizer"):
-                self.optimizer.step()
+                excess = (norm + 1e-6) / self.grad_clip if self.grad_clip else 0.0
+                take_step(self.optimizer, max(1.0, excess))
         else:
             logger.warning("the gradient's norm is %s: no step is taken", norm)
         self.scheduler.step()
@@ -173,20 +177,36 @@ class FSDPEngine:
         root.set_reshard_after_backward(last)
         root.set_is_last_backward(last)
 
-    def _clip(self) -> float:
-        """Norm of the global gradient from local shards and one reduction; scales the gradients in place."""
+    def _grad_norm(self) -> float:
+        """Norm of the global gradient, from local shards and one reduction."""
         grads = [cast(DTensor, p.grad).to_local() for p in self.parameters() if p.grad is not None]
         total = torch.zeros((), dtype=torch.float32, device=self.layout.device)
         for norm_of_shard in torch._foreach_norm(grads, 2, torch.float32) if grads else ():
             total += norm_of_shard.to(total.device).square()
         dist.all_reduce(total, group=self.layout.shard_group)
-        norm = float(total.sqrt())
-        if self.grad_clip and norm > self.grad_clip:
-            torch._foreach_mul_(grads, self.grad_clip / (norm + 1e-6))
-        return norm
+        return float(total.sqrt())
 
 
 def transformer_layers(lm: nn.Module) -> list[nn.Module]:
     """The repeated blocks of a Hugging Face model, in order."""
     names = set(getattr(lm, "_no_split_modules", None) or [])
     return [module for module in lm.modules() if type(module).__name__ in names]
+
+
+def layer_groups(layers: Sequence[nn.Module], root: nn.Module) -> list[list[nn.Module]]:
+    """Neighbouring layers, as many together as have no more parameters than ``root`` has besides its layers.
+
+    A group is gathered and reduced at once. On a CPU nothing overlaps with that, and each time the ranks wait
+    for the slowest: so seldom is better, as far as it needs no larger buffer than the embedding does.
+    """
+    sizes = [sum(p.numel() for p in layer.parameters()) for layer in layers]
+    room = sum(p.numel() for p in root.parameters()) - sum(sizes)
+    groups: list[list[nn.Module]] = []
+    left = 0
+    for layer, size in zip(layers, sizes, strict=True):
+        if not groups or size > left:
+            groups.append([])
+            left = room
+        groups[-1].append(layer)
+        left -= size
+    return groups

@@ -15,24 +15,30 @@ from torch import Tensor, nn
 _NAME = "apply_rotary_pos_emb"  # what transformers calls it in every model's file
 
 
-def rotate_heads(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Rotate ``x`` ``[B, H, T, D]`` by the angles of ``cos`` and ``sin`` ``[B or 1, T, D]``."""
-    return cast(Tensor, _Rotation.apply(x, cos, sin))  # type: ignore[no-untyped-call]
+def rotate_heads(x: Tensor, cos: Tensor, sin: Tensor, dtype: torch.dtype | None = None) -> Tensor:
+    """Rotate ``x`` ``[B, H, T, D]`` by the angles of ``cos`` and ``sin`` ``[B or 1, T, D]``.
+
+    The result has ``dtype``, or that of ``x``.
+    """
+    return cast(Tensor, _Rotation.apply(x, cos, sin, dtype or x.dtype))  # type: ignore[no-untyped-call]
 
 
-def use_fast_rotary(model: nn.Module) -> int:
+def use_fast_rotary(model: nn.Module, dtype: torch.dtype | None = None) -> int:
     """Give attention modules the fast rotation; returns how many they are.
 
     A module qualifies if its forward pass calls its file's ``apply_rotary_pos_emb`` and that function agrees
     with the fast one on a trial input (some models rotate pairs of neighbours, or a part of the head). The
     module gets a copy of its forward pass in which that name means the fast form; nothing else changes.
+
+    ``dtype`` is what the modules' attention computes in, if not in what it is given: rotated queries and keys
+    come in that, and are not rounded before.
     """
     copies: dict[type, FunctionType | None] = {}
     found = 0
     for module in model.modules():
         kind = type(module)
         if kind not in copies:
-            copies[kind] = _fast_forward(kind.forward)
+            copies[kind] = _fast_forward(kind.forward, dtype)
         forward = copies[kind]
         if forward is not None and "forward" not in vars(module):
             module.forward = MethodType(forward, module)
@@ -40,7 +46,7 @@ def use_fast_rotary(model: nn.Module) -> int:
     return found
 
 
-def _fast_forward(forward: Any) -> FunctionType | None:
+def _fast_forward(forward: Any, dtype: torch.dtype | None) -> FunctionType | None:
     if not isinstance(forward, FunctionType) or _NAME not in forward.__code__.co_names:
         return None
     own = forward.__globals__.get(_NAME)
@@ -50,7 +56,7 @@ def _fast_forward(forward: Any) -> FunctionType | None:
     def rotate(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, *args: Any, **kwargs: Any) -> Any:
         if args or kwargs or not cos.shape == sin.shape == (*cos.shape[:1], *q.shape[2:]):
             return own(q, k, cos, sin, *args, **kwargs)
-        return rotate_heads(q, cos, sin), rotate_heads(k, cos, sin)
+        return rotate_heads(q, cos, sin, dtype), rotate_heads(k, cos, sin, dtype)
 
     names = {**forward.__globals__, _NAME: rotate}
     fast = FunctionType(forward.__code__, names, None, forward.__defaults__, forward.__closure__)
@@ -74,7 +80,7 @@ def _agrees(own: Any) -> bool:
     )
 
 
-def _turned(x: Tensor, cos: Tensor, sin: Tensor, *, back: bool) -> Tensor:
+def _turned(x: Tensor, cos: Tensor, sin: Tensor, dtype: torch.dtype, *, back: bool) -> Tensor:
     """``x`` ``[B, T, H, D]`` times the rotation, or times its transpose."""
     half = x.shape[-1] // 2
     value, cos, sin = x.float(), cos.float()[:, :, None], sin.float()[:, :, None]
@@ -83,16 +89,18 @@ def _turned(x: Tensor, cos: Tensor, sin: Tensor, *, back: bool) -> Tensor:
     sign = 1.0 if back else -1.0
     out[..., :half].addcmul_(value[..., half:], first, value=sign)
     out[..., half:].addcmul_(value[..., :half], second, value=-sign)
-    return out.to(x.dtype)
+    return out.to(dtype)
 
 
 class _Rotation(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    def forward(ctx: Any, x: Tensor, cos: Tensor, sin: Tensor, dtype: torch.dtype) -> Tensor:
         ctx.save_for_backward(cos, sin)
-        return _turned(x.transpose(1, 2), cos, sin, back=False).transpose(1, 2)
+        ctx.dtype = x.dtype
+        return _turned(x.transpose(1, 2), cos, sin, dtype, back=False).transpose(1, 2)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:
         cos, sin = ctx.saved_tensors
-        return _turned(grads[0].transpose(1, 2), cos, sin, back=True).transpose(1, 2), None, None
+        grad = _turned(grads[0].transpose(1, 2), cos, sin, ctx.dtype, back=True)
+        return grad.transpose(1, 2), None, None, None
