@@ -69,6 +69,16 @@ def test_heads_that_do_not_divide_are_refused(tmp_path: Path) -> None:
         run_ranks(tmp_path, 4, policy_engine, path, fsdp=FSDPConfig(fsdp_size=3))
 
 
+@pytest.mark.parametrize(("dtype", "limit"), [("bfloat16", 6e-2), ("float16", 1e-2)])
+def test_half_precision(tiny_model: str, tmp_path: Path, reference: Any, dtype: str, limit: float) -> None:
+    fsdp = FSDPConfig(compute_dtype=dtype)
+    found = run_ranks(tmp_path, 2, train_steps, tiny_model, BATCH, "shared", 4096, fsdp=fsdp)[0]
+    assert found["losses"] == pytest.approx(reference["losses"], abs=2e-2)
+    error = sum(np.square(found["grads"][name] - grad).sum() for name, grad in reference["grads"].items())
+    length = sum(np.square(grad).sum() for grad in reference["grads"].values())
+    assert np.sqrt(error / length) < limit  # the model's own padded form: 4.5e-2 and 5e-3
+
+
 @pytest.mark.parametrize("world", [1, 2])
 def test_a_long_gradient_is_shortened(tiny_model: str, tmp_path: Path, reference: Any, world: int) -> None:
     length = float(np.sqrt(sum(np.square(grad).sum() for grad in reference["grads"].values())))

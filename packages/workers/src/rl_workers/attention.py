@@ -74,7 +74,7 @@ class AttentionPlan:
         if self._varlen:
             return self._attend_varlen(query, key, value, scale, window)
         dtype = value.dtype  # queries and keys may still be float32
-        if PREFERS_FLOAT32 and dtype == torch.bfloat16:
+        if PREFERS_FLOAT32 and dtype.itemsize < 4:
             query, key, value = query.float(), key.float(), value.float()
         sizes = [unit.tokens for unit in self.units]
         pieces = zip(self.units, *(_cut(x, sizes) for x in (query, key, value)), strict=True)

@@ -89,12 +89,17 @@ class _SharedBuffer:
 def _map_block(pid: int, descriptor: int, token: bytes, size: int) -> Tensor:
     """Map the file that a process of this host has open; ``OSError`` if it isn't the one meant."""
     path = Path(f"/proc/{pid}/fd/{descriptor}")
-    if not path.is_file() or path.open("rb").read(_TOKEN) != token:
+    if not path.is_file() or _first_bytes(path) != token:
         raise OSError(f"{path} is not the file that another rank has open: it runs on another host")
     try:
         return torch.from_file(str(path), shared=True, size=_TOKEN + size, dtype=torch.uint8)[_TOKEN:]
     except RuntimeError as error:
         raise OSError(str(error)) from error
+
+
+def _first_bytes(path: Path) -> bytes:
+    with path.open("rb") as file:
+        return file.read(_TOKEN)
 
 
 class _TurnTaking:
