@@ -1,12 +1,14 @@
-"""Stacking and uniting the columns of batches."""
+"""Batches stacked row on row, and united column beside column."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from rl_protocol.contents import Contents
 from rl_protocol.equality import values_equal
-from rl_protocol.errors import ColumnConflictError, MissingColumnError
+from rl_protocol.errors import ColumnConflictError, MissingColumnError, ShapeError
+from rl_protocol.meta import concat_meta, union_meta
 from rl_protocol.rows import stack_rows
 
 
@@ -14,7 +16,7 @@ def _describe(column: Any) -> str:
     return f"{getattr(column, 'dtype', type(column).__name__)} {tuple(getattr(column, 'shape', ()))}"
 
 
-def union_columns(kind: str, left: Mapping[str, Any], right: Mapping[str, Any]) -> dict[str, Any]:
+def _union_columns(kind: str, left: Mapping[str, Any], right: Mapping[str, Any]) -> dict[str, Any]:
     """The columns of both sides; one that both hold must be equal by value."""
     for name, column in right.items():
         if name in left and not values_equal(left[name], column):
@@ -35,15 +37,34 @@ def check_names(number: int, kind: str, names: Iterable[str], expected: Iterable
         )
 
 
-def concat_columns(
-    parts: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]],
-) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Stack `(tensors, objects)` of several parts row on row; every part must hold the same columns."""
-    first_tensors, first_objects = parts[0]
-    for number, (tensors, objects) in enumerate(parts[1:], 1):
-        check_names(number, "tensor", tensors, first_tensors)
-        check_names(number, "object", objects, first_objects)
-    return (
-        {name: stack_rows(name, [tensors[name] for tensors, _ in parts]) for name in first_tensors},
-        {name: stack_rows(name, [objects[name] for _, objects in parts]) for name in first_objects},
+def union(left: Contents, right: Contents) -> Contents:
+    """The columns of both, for the same rows; what both hold must be equal by value."""
+    if left.has_columns and right.has_columns and left.rows != right.rows:
+        raise ShapeError(f"cannot unite batches of {left.rows} and {right.rows} rows.")
+    tensors = _union_columns("tensor", left.tensors, right.tensors)
+    objects = _union_columns("object", left.objects, right.objects)
+    clash = sorted(set(tensors) & set(objects))
+    if clash:
+        raise ColumnConflictError(f"columns {clash} are tensors in one batch and objects in the other.")
+    without_tensors = left.batch is None and right.batch is None
+    rows = left.rows if left.has_columns else right.rows
+    return Contents.of(None if without_tensors else tensors, objects, union_meta(left.meta, right.meta), rows)
+
+
+def concat(parts: Sequence[Contents]) -> Contents:
+    """The parts stacked row on row; all must hold the same columns."""
+    if not parts:
+        raise ShapeError("concat needs at least one batch, got an empty list.")
+    tensors = [part.tensors for part in parts]
+    objects = [part.objects for part in parts]
+    for number in range(1, len(parts)):
+        check_names(number, "tensor", tensors[number], tensors[0])
+        check_names(number, "object", objects[number], objects[0])
+    stacked = {name: stack_rows(name, [columns[name] for columns in tensors]) for name in tensors[0]}
+    without_tensors = all(part.batch is None for part in parts)
+    return Contents.of(
+        None if without_tensors else stacked,
+        {name: stack_rows(name, [columns[name] for columns in objects]) for name in objects[0]},
+        concat_meta([part.meta for part in parts]),
+        sum(part.rows for part in parts),
     )

@@ -2,31 +2,22 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, overload
+from typing import Any, overload
 
 import numpy as np
 import torch
 from tensordict import TensorDict, TensorDictBase
 
+from rl_protocol import choosing, combine, cutting, folding, storage, tensordicts
 from rl_protocol.columns import as_column, check_tensor, rename_map
-from rl_protocol.combine import concat_columns, union_columns
-from rl_protocol.errors import (
-    ColumnConflictError,
-    MissingColumnError,
-    RowIndexError,
-    ShapeError,
-)
+from rl_protocol.contents import Contents
+from rl_protocol.errors import RowIndexError, ShapeError
 from rl_protocol.item import DataProtoItem
-from rl_protocol.meta import concat_meta, pick_meta, union_meta
-from rl_protocol.rows import RowIndex, balanced_sizes, cut_rows, own, row_index, selected_rows, take_rows
+from rl_protocol.rows import ObjectArray, RowIndex, balanced_sizes, own, row_index
 from rl_protocol.transfer import count_received, count_sent
-from rl_protocol.wire import Encoder, decode_column, encode_columns
-
-if TYPE_CHECKING:
-    import os
-
-ObjectArray = np.ndarray[Any, Any]
+from rl_protocol.wire import Encoder, decode, encode
 
 
 class DataProto:
@@ -93,54 +84,45 @@ class DataProto:
     @classmethod
     def from_tensordict(cls, data: TensorDictBase, meta_info: Mapping[str, Any] | None = None) -> DataProto:
         """A batch from a TensorDict: per-row non-tensor data becomes object columns, the rest `meta_info`."""
-        from rl_protocol.tensordicts import from_tensordict
-
-        return from_tensordict(data, meta_info)
+        return cls(*tensordicts.from_tensordict(data, meta_info))
 
     def to_tensordict(self) -> TensorDict:
         """One TensorDict that holds tensors, object columns (stacked per row) and `meta_info` entries."""
-        from rl_protocol.tensordicts import to_tensordict
-
-        return to_tensordict(self)
+        return tensordicts.to_tensordict(self._contents)
 
     @classmethod
-    def _of(
-        cls, tensors: dict[str, Any] | None, objects: dict[str, Any], meta: Mapping[str, Any], rows: int
-    ) -> DataProto:
+    def _of(cls, contents: Contents) -> DataProto:
         """Wrap columns that are known to be consistent, without checking again."""
         made = cls.__new__(cls)
-        made.batch = None if tensors is None else TensorDict(tensors, batch_size=[rows])
-        made.non_tensor_batch = objects
-        made.meta_info = dict(meta)
+        made.batch, made.non_tensor_batch, made.meta_info = contents
         return made
+
+    @property
+    def _contents(self) -> Contents:
+        return Contents(self.batch, self.non_tensor_batch, self.meta_info)
 
     # --- looking at it ----------------------------------------------------------------------------------
 
     def __len__(self) -> int:
-        if self.batch is not None:
-            return int(self.batch.batch_size[0])
-        return next((len(column) for column in self.non_tensor_batch.values()), 0)
+        return self._contents.rows
 
     def __repr__(self) -> str:
         return (
-            f"DataProto(rows={len(self)}, tensors={list(self._tensors())}, "
+            f"DataProto(rows={len(self)}, tensors={list(self._contents.tensors)}, "
             f"objects={list(self.non_tensor_batch)}, meta={list(self.meta_info)})"
         )
 
     @property
     def has_columns(self) -> bool:
         """False for a batch that carries `meta_info` only."""
-        return self.batch is not None or bool(self.non_tensor_batch)
+        return self._contents.has_columns
 
     @property
     def nbytes(self) -> int:
         """Bytes that a pickle of this batch carries."""
         encoder = Encoder()
-        self._encode(encoder)
+        encode(self._contents, encoder)
         return encoder.nbytes
-
-    def _tensors(self) -> dict[str, Any]:
-        return {} if self.batch is None else dict(self.batch.items())
 
     def check_consistency(self) -> None:
         """Raise `ShapeError` unless every column has as many rows as the batch."""
@@ -173,9 +155,7 @@ class DataProto:
         return (self[row] for row in range(len(self)))
 
     def _take(self, index: RowIndex) -> DataProto:
-        tensors = None if self.batch is None else {k: take_rows(v, index) for k, v in self.batch.items()}
-        objects = {k: v[index] for k, v in self.non_tensor_batch.items()}
-        return self._of(tensors, objects, self.meta_info, selected_rows(index))
+        return self._of(cutting.take(self._contents, index))
 
     # --- choosing rows ----------------------------------------------------------------------------------
 
@@ -219,28 +199,9 @@ class DataProto:
         return [self.slice(start, start + split_size) for start in range(0, len(self), split_size)]
 
     def _cut(self, sizes: Sequence[int]) -> list[DataProto]:
-        tensors = [(name, cut_rows(column, sizes)) for name, column in self._tensors().items()]
-        objects = [(name, cut_rows(column, sizes)) for name, column in self.non_tensor_batch.items()]
-        return [
-            self._of(
-                None if self.batch is None else {name: pieces[number] for name, pieces in tensors},
-                {name: pieces[number] for name, pieces in objects},
-                self.meta_info,
-                size,
-            )
-            for number, size in enumerate(sizes)
-        ]
+        return [self._of(piece) for piece in cutting.cut(self._contents, sizes)]
 
     # --- choosing columns -------------------------------------------------------------------------------
-
-    def _require(self, tensors: Iterable[str], objects: Iterable[str]) -> None:
-        lacking = [k for k in tensors if k not in self._tensors()]
-        lacking_objects = [k for k in objects if k not in self.non_tensor_batch]
-        if lacking or lacking_objects:
-            raise MissingColumnError(
-                f"no tensor columns {lacking} and no object columns {lacking_objects}; it holds tensors "
-                f"{sorted(self._tensors())} and objects {sorted(self.non_tensor_batch)}."
-            )
 
     def select(
         self,
@@ -250,16 +211,7 @@ class DataProto:
         deepcopy: bool = False,
     ) -> DataProto:
         """The named columns and meta keys; None means all of that kind. `deepcopy` copies the memory too."""
-        tensors, objects = self._tensors(), self.non_tensor_batch
-        names = list(tensors) if batch_keys is None else list(batch_keys)
-        object_names = list(objects) if non_tensor_batch_keys is None else list(non_tensor_batch_keys)
-        self._require(names, object_names)
-        chosen = self._of(
-            None if self.batch is None else {k: tensors[k] for k in names},
-            {k: objects[k] for k in object_names},
-            pick_meta(self.meta_info, meta_info_keys),
-            len(self),
-        )
+        chosen = self._of(choosing.select(self._contents, batch_keys, non_tensor_batch_keys, meta_info_keys))
         return chosen.clone() if deepcopy else chosen
 
     def pop(
@@ -269,30 +221,17 @@ class DataProto:
         meta_info_keys: Iterable[str] | None = None,
     ) -> DataProto:
         """Remove the named columns and meta keys from `self` and return them; None means none."""
-        names, object_names = list(batch_keys or ()), list(non_tensor_batch_keys or ())
-        meta = pick_meta(self.meta_info, meta_info_keys or ())
-        self._require(names, object_names)
-        tensors, objects, rows = self._tensors(), self.non_tensor_batch, len(self)
-        taken = self._of(
-            {k: tensors[k] for k in names} if names else None,
-            {k: objects[k] for k in object_names},
-            meta,
-            rows,
+        taken, rest = choosing.split_off(
+            self._contents, list(batch_keys or ()), list(non_tensor_batch_keys or ()), meta_info_keys or ()
         )
-        if self.batch is not None:
-            self.batch = TensorDict(
-                {k: v for k, v in tensors.items() if k not in names}, batch_size=self.batch.batch_size
-            )
-        self.non_tensor_batch = {k: v for k, v in objects.items() if k not in object_names}
-        self.meta_info = {k: v for k, v in self.meta_info.items() if k not in meta}
-        return taken
+        self.batch, self.non_tensor_batch, self.meta_info = rest
+        return self._of(taken)
 
     def rename(self, old_keys: str | Sequence[str], new_keys: str | Sequence[str]) -> DataProto:
         """Rename columns, tensors or objects; all at once, so names may be swapped."""
-        mapping = rename_map(old_keys, new_keys, [*self._tensors(), *self.non_tensor_batch])
-        tensors = {mapping.get(k, k): v for k, v in self._tensors().items()}
-        objects = {mapping.get(k, k): v for k, v in self.non_tensor_batch.items()}
-        return self._of(None if self.batch is None else tensors, objects, self.meta_info, len(self))
+        contents = self._contents
+        mapping = rename_map(old_keys, new_keys, [*contents.tensors, *contents.objects])
+        return self._of(choosing.rename(contents, mapping))
 
     def union(self, other: DataProto) -> DataProto:
         """The columns of both. A column that both hold must be equal by value (NaN equals NaN).
@@ -301,18 +240,7 @@ class DataProto:
             ShapeError: the row counts differ.
             ColumnConflictError, MetaConflictError: both hold different values under one name.
         """
-        if self.has_columns and other.has_columns and len(self) != len(other):
-            raise ShapeError(f"cannot unite batches of {len(self)} and {len(other)} rows.")
-        tensors = union_columns("tensor", self._tensors(), other._tensors())
-        objects = union_columns("object", self.non_tensor_batch, other.non_tensor_batch)
-        clash = sorted(set(tensors) & set(objects))
-        if clash:
-            raise ColumnConflictError(f"columns {clash} are tensors in one batch and objects in the other.")
-        rows = len(self) if self.has_columns else len(other)
-        without_tensors = self.batch is None and other.batch is None
-        return self._of(
-            None if without_tensors else tensors, objects, union_meta(self.meta_info, other.meta_info), rows
-        )
+        return self._of(combine.union(self._contents, other._contents))
 
     @staticmethod
     def concat(data: Sequence[DataProto]) -> DataProto:
@@ -323,13 +251,7 @@ class DataProto:
             MissingColumnError: a part lacks a column that another has.
             MetaConflictError: unequal `meta_info` values (other than `metrics` and `timing`).
         """
-        parts = list(data)
-        if not parts:
-            raise ShapeError("concat needs at least one batch, got an empty list.")
-        tensors, objects = concat_columns([(p._tensors(), p.non_tensor_batch) for p in parts])
-        without_tensors = all(p.batch is None for p in parts)
-        meta = concat_meta([p.meta_info for p in parts])
-        return DataProto._of(None if without_tensors else tensors, objects, meta, sum(len(p) for p in parts))
+        return DataProto._of(combine.concat([part._contents for part in data]))
 
     # --- moving and keeping -----------------------------------------------------------------------------
 
@@ -338,7 +260,7 @@ class DataProto:
         if self.batch is None:
             return self.clone_shallow()
         moved = {k: v.to(device) for k, v in self.batch.items()}
-        return self._of(moved, dict(self.non_tensor_batch), self.meta_info, len(self))
+        return self._of(Contents.of(moved, dict(self.non_tensor_batch), self.meta_info, len(self)))
 
     def clone_shallow(self) -> DataProto:
         """A new object with its own dicts that shares every tensor and array."""
@@ -346,18 +268,16 @@ class DataProto:
 
     def clone(self) -> DataProto:
         """A copy with its own storage: in-place work on it is seen by nobody else."""
-        tensors = None if self.batch is None else {k: own(v) for k, v in self.batch.items()}
-        objects = {k: own(v) for k, v in self.non_tensor_batch.items()}
-        return self._of(tensors, objects, own(self.meta_info), len(self))
+        contents = self._contents._replace(meta=own(self.meta_info))
+        return self._of(contents.each(own, len(self)))
 
     def _private(self, copied: bool) -> DataProto:
-        """A batch that owns its memory; `copied` says that its tensors and plain arrays do already."""
+        """Copy what is still shared; `copied`: tensors and numeric arrays are private already."""
         if not copied:
             return self.clone()
-        objects = {k: own(v) if v.dtype == object else v for k, v in self.non_tensor_batch.items()}
-        return self._of(
-            None if self.batch is None else self._tensors(), objects, own(self.meta_info), len(self)
-        )
+        contents = self._contents._replace(meta=own(self.meta_info))
+        objects = {k: own(v) if v.dtype == object else v for k, v in contents.objects.items()}
+        return self._of(contents.with_columns(contents.tensors, objects, len(self)))
 
     def make_iterator(
         self, mini_batch_size: int, epochs: int = 1, seed: int | None = None, shuffle: bool = True
@@ -370,61 +290,39 @@ class DataProto:
             raise ShapeError(
                 f"mini_batch_size must be >= 1 and epochs >= 0, got {mini_batch_size} and {epochs}."
             )
-        return self._mini_batches(mini_batch_size, epochs, np.random.default_rng(seed) if shuffle else None)
-
-    def _mini_batches(self, size: int, epochs: int, rng: np.random.Generator | None) -> Iterator[DataProto]:
-        for _ in range(epochs):
-            order = np.arange(len(self)) if rng is None else rng.permutation(len(self))
-            for start in range(0, len(self), size):
-                yield self._take(
-                    slice(start, min(start + size, len(self)), 1)
-                    if rng is None
-                    else order[start : start + size]
-                )
+        random = np.random.default_rng(seed) if shuffle else None
+        return map(self._take, cutting.mini_batches(len(self), mini_batch_size, epochs, random))
 
     def fold_batch_dim(self, new_batch_size: int) -> DataProto:
         """Rows `[B, ...]` to `[new_batch_size, B / new_batch_size, ...]`: consecutive rows become one."""
-        from rl_protocol.folding import fold
-
-        return fold(self, new_batch_size)
+        return self._of(folding.fold(self._contents, new_batch_size))
 
     def unfold_batch_dim(self, batch_dims: int = 2) -> DataProto:
         """The inverse of `fold_batch_dim`: the first `batch_dims` axes become the row axis."""
-        from rl_protocol.folding import unfold
-
-        return unfold(self, batch_dims)
+        return self._of(folding.unfold(self._contents, batch_dims))
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write a folder of safetensors and JSON; it appears whole or not at all."""
-        from rl_protocol.storage import save
-
-        save(self, path)
+        storage.save(self._contents, path)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> DataProto:
         """Read what `save` wrote. Nothing is ever unpickled."""
-        from rl_protocol.storage import load
-
-        return load(path)
-
-    def _encode(self, encoder: Encoder) -> tuple[Any, ...]:
-        tensors = None if self.batch is None else encode_columns(self._tensors(), encoder)
-        objects = {k: encoder.array(v) for k, v in self.non_tensor_batch.items()}
-        shape = () if self.batch is None else tuple(self.batch.batch_size)
-        return (tensors, shape, objects, encoder.value(self.meta_info))
+        return cls(*storage.load(path))
 
     def __reduce__(self) -> Any:
         encoder = Encoder()
-        payload = self._encode(encoder)
+        payload = encode(self._contents, encoder)
         count_sent(encoder.nbytes)
         return (_rebuild, (*payload, encoder.nbytes))
 
 
 def _rebuild(
-    tensors: Any, shape: tuple[int, ...], objects: dict[str, Any], meta: dict[str, Any], nbytes: int
+    tensors: dict[str, Any] | None,
+    shape: tuple[int, ...],
+    objects: dict[str, Any],
+    meta: dict[str, Any],
+    nbytes: int,
 ) -> DataProto:
     count_received(nbytes)
-    columns = None if tensors is None else {k: decode_column(v) for k, v in tensors.items()}
-    made = DataProto._of(None, objects, meta, 0)
-    made.batch = None if columns is None else TensorDict(columns, batch_size=list(shape))
-    return made
+    return DataProto._of(decode(tensors, shape, objects, meta))

@@ -4,29 +4,28 @@ from __future__ import annotations
 
 import math
 
-from rl_protocol.data_proto import DataProto
+from rl_protocol.contents import Contents
 from rl_protocol.errors import ShapeError
 
 
-def _reshaped(data: DataProto, rows: tuple[int, ...], axes: int) -> DataProto:
-    """The batch with the first `axes` axes of every column reshaped to `rows`."""
-    tensors = {k: v.reshape(*rows, *v.shape[axes:]) for k, v in data._tensors().items()}
-    objects = {k: v.reshape(*rows, *v.shape[axes:]) for k, v in data.non_tensor_batch.items()}
-    return DataProto._of(None if data.batch is None else tensors, objects, data.meta_info, rows[0])
+def _reshaped(contents: Contents, rows: tuple[int, ...], axes: int) -> Contents:
+    """The first `axes` axes of every column reshaped to `rows`."""
+    return contents.each(lambda column: column.reshape(*rows, *column.shape[axes:]), rows[0])
 
 
-def fold(data: DataProto, new_batch_size: int) -> DataProto:
+def fold(contents: Contents, new_batch_size: int) -> Contents:
     """Rows `[B, ...]` to `[new_batch_size, B / new_batch_size, ...]`."""
-    if new_batch_size < 1 or len(data) % new_batch_size:
-        raise ShapeError(f"cannot fold {len(data)} rows into {new_batch_size}: it must divide them.")
-    return _reshaped(data, (new_batch_size, len(data) // new_batch_size), 1)
+    rows = contents.rows
+    if new_batch_size < 1 or rows % new_batch_size:
+        raise ShapeError(f"cannot fold {rows} rows into {new_batch_size}: it must divide them.")
+    return _reshaped(contents, (new_batch_size, rows // new_batch_size), 1)
 
 
-def unfold(data: DataProto, batch_dims: int) -> DataProto:
+def unfold(contents: Contents, batch_dims: int) -> Contents:
     """The first `batch_dims` axes of every column become the row axis."""
-    columns = {**data._tensors(), **data.non_tensor_batch}
+    columns = {**contents.tensors, **contents.objects}
     thin = [name for name, column in columns.items() if column.ndim < batch_dims]
     if batch_dims < 1 or thin:
         raise ShapeError(f"cannot unfold {batch_dims} axes: columns {thin} have fewer.")
     shape = next(iter(columns.values())).shape[:batch_dims] if columns else (0,)
-    return _reshaped(data, (math.prod(shape),), batch_dims)
+    return _reshaped(contents, (math.prod(shape),), batch_dims)

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from rl_protocol.contents import Contents
 from rl_protocol.data_proto import DataProto
 from rl_protocol.rows import RowIndex, own, stack_rows, take_rows
 from rl_protocol.stores import Store
@@ -161,7 +162,7 @@ class Recipe:
             name: group.column(arrays, name, private) for group in self.groups for name in group.objects
         }
         meta = own(self.meta or {}) if private else self.meta or {}
-        return DataProto._of(tensors if self.has_batch else None, objects, meta, self.rows)
+        return DataProto._of(Contents.of(tensors if self.has_batch else None, objects, meta, self.rows))
 
 
 @dataclass(frozen=True, eq=False)

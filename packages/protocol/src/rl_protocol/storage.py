@@ -12,7 +12,7 @@ import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -20,12 +20,10 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from tensordict import TensorDict, TensorDictBase
 
+from rl_protocol.contents import Contents
 from rl_protocol.errors import FormatError
 from rl_protocol.rows import jagged_from_parts, jagged_parts
 from rl_protocol.wire import object_array
-
-if TYPE_CHECKING:
-    from rl_protocol.data_proto import DataProto
 
 FORMAT_VERSION = "1.0"
 _TAG = "$rl"
@@ -150,22 +148,22 @@ class _Reader:
         return tensor.numpy() if kind == "array" else tensor.numpy()[()]
 
 
-def save(data: DataProto, path: str | os.PathLike[str]) -> None:
-    """Write `data` to the folder `path`, replacing a batch that is there.
+def save(contents: Contents, path: str | os.PathLike[str]) -> None:
+    """Write a batch to the folder `path`, replacing one that is there.
 
     Raises:
         FormatError: a value is of a type that a batch file cannot hold; the message names where it is.
     """
     writer = _Writer()
-    tensors = {} if data.batch is None else dict(data.batch.items())
+    batch = contents.batch
     document = {
         "format": "rl-protocol batch",
         "version": FORMAT_VERSION,
-        "rows": len(data),
-        "batch_size": None if data.batch is None else list(data.batch.batch_size),
-        "tensors": {k: writer.column(k, v) for k, v in tensors.items()},
-        "objects": {k: writer.array(k, v) for k, v in data.non_tensor_batch.items()},
-        "meta_info": writer.value("meta_info", data.meta_info),
+        "rows": contents.rows,
+        "batch_size": None if batch is None else list(batch.batch_size),
+        "tensors": {k: writer.column(k, v) for k, v in contents.tensors.items()},
+        "objects": {k: writer.array(k, v) for k, v in contents.objects.items()},
+        "meta_info": writer.value("meta_info", contents.meta),
     }
     target = Path(path)
     if target.exists() and not (target / "batch.json").is_file():
@@ -216,14 +214,12 @@ def _document(folder: Path) -> dict[str, Any]:
     return document
 
 
-def load(path: str | os.PathLike[str]) -> DataProto:
-    """Read a batch from the folder `path`.
+def load(path: str | os.PathLike[str]) -> Contents:
+    """Read a batch from the folder `path`; whether its columns agree is for the caller to check.
 
     Raises:
         FormatError: the folder is not a saved batch, or is of another major version.
     """
-    from rl_protocol.data_proto import DataProto
-
     folder = Path(path)
     document = _document(folder)
     with safe_open(folder / "data.safetensors", framework="pt") as file:
@@ -232,4 +228,4 @@ def load(path: str | os.PathLike[str]) -> DataProto:
     tensors = {k: reader.value(v) for k, v in document["tensors"].items()}
     objects = {k: reader.value(v) for k, v in document["objects"].items()}
     batch = None if batch_size is None else TensorDict(tensors, batch_size=batch_size)
-    return DataProto(batch, objects, reader.value(document["meta_info"]))
+    return Contents(batch, objects, reader.value(document["meta_info"]))

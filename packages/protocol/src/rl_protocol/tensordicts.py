@@ -1,4 +1,4 @@
-"""DataProto to and from one TensorDict that also carries the non-tensor columns."""
+"""A batch to and from one TensorDict that also carries the non-tensor columns."""
 
 from __future__ import annotations
 
@@ -7,25 +7,25 @@ from typing import Any
 
 from tensordict import NonTensorData, NonTensorStack, TensorDict, TensorDictBase
 
-from rl_protocol.data_proto import DataProto
+from rl_protocol.contents import Contents
 from rl_protocol.errors import ColumnConflictError
 from rl_protocol.wire import object_array
 
 
-def to_tensordict(data: DataProto) -> TensorDict:
+def to_tensordict(contents: Contents) -> TensorDict:
     """Tensors as they are (jagged ones too), object columns as per-row stacks, `meta_info` as whole data."""
-    tensors = {} if data.batch is None else dict(data.batch.items())
-    clash = sorted({*tensors, *data.non_tensor_batch} & {*data.meta_info})
+    tensors = contents.tensors
+    clash = sorted({*tensors, *contents.objects} & {*contents.meta})
     if clash:
         raise ColumnConflictError(
             f"{clash} name a column and a meta_info entry; a TensorDict has one space for both."
         )
-    merged = TensorDict(tensors, batch_size=[len(data)])
-    for name, column in data.non_tensor_batch.items():
+    merged = TensorDict(tensors, batch_size=[contents.rows])
+    for name, column in contents.objects.items():
         merged.set(
             name, NonTensorStack(*[NonTensorData(item) for item in column]) if len(column) else _no_rows()
         )
-    for name, value in data.meta_info.items():
+    for name, value in contents.meta.items():
         merged.set_non_tensor(name, value)
     return merged
 
@@ -34,7 +34,7 @@ def _no_rows() -> NonTensorStack:
     return NonTensorStack(NonTensorData(None))[:0]
 
 
-def from_tensordict(data: TensorDictBase, meta_info: Mapping[str, Any] | None = None) -> DataProto:
+def from_tensordict(data: TensorDictBase, meta_info: Mapping[str, Any] | None = None) -> Contents:
     """The inverse of `to_tensordict`; entries of `meta_info` are added to those found in `data`."""
     tensors: dict[str, Any] = {}
     objects: dict[str, Any] = {}
@@ -49,4 +49,4 @@ def from_tensordict(data: TensorDictBase, meta_info: Mapping[str, Any] | None = 
             tensors[name] = value
     rows = data.batch_size[:1]
     batch = TensorDict(tensors, batch_size=rows) if tensors or not objects else None
-    return DataProto(batch, objects, {**meta, **(meta_info or {})})
+    return Contents(batch, objects, {**meta, **(meta_info or {})})

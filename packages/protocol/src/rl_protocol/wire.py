@@ -8,13 +8,13 @@ lets you write: call `DataProto.clone()` before in-place work.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import torch
 from tensordict import TensorDict, TensorDictBase
 
+from rl_protocol.contents import Contents
 from rl_protocol.errors import ColumnTypeError
 from rl_protocol.rows import jagged_from_parts, jagged_parts
 
@@ -130,7 +130,8 @@ def object_array(items: list[Any], shape: tuple[int, ...] | None = None) -> np.n
 
 
 def decode_tensor(data: Any, second: Any, lengths: Any = None) -> torch.Tensor:
-    """The inverse of `Encoder.tensor`."""
+    """The inverse of `Encoder.tensor`: of `(array, dtype name or None)`, or of `("jagged", values, lengths)`
+    where both are such a pair again."""
     if lengths is not None:
         return jagged_from_parts(decode_tensor(*second), decode_tensor(*lengths))
     if data.flags.writeable:
@@ -151,6 +152,19 @@ def decode_column(encoded: Any) -> Any:
     return decode_tensor(*encoded)
 
 
-def encode_columns(columns: Mapping[str, Any], encoder: Encoder) -> dict[str, Any]:
-    """All tensor columns of a batch."""
-    return {name: encoder.column(column) for name, column in columns.items()}
+def encode(contents: Contents, encoder: Encoder) -> tuple[Any, ...]:
+    """A batch as `(tensors or None, batch size, objects, meta)`, what `decode` takes."""
+    batch = contents.batch
+    tensors = None if batch is None else {name: encoder.column(column) for name, column in batch.items()}
+    objects = {name: encoder.array(column) for name, column in contents.objects.items()}
+    return tensors, () if batch is None else tuple(batch.batch_size), objects, encoder.value(contents.meta)
+
+
+def decode(
+    tensors: dict[str, Any] | None, shape: tuple[int, ...], objects: dict[str, Any], meta: dict[str, Any]
+) -> Contents:
+    """The inverse of `encode`; arrays and boxed tensors were restored by the unpickling itself."""
+    if tensors is None:
+        return Contents(None, objects, dict(meta))
+    columns = {name: decode_column(column) for name, column in tensors.items()}
+    return Contents(TensorDict(columns, batch_size=list(shape)), objects, dict(meta))
