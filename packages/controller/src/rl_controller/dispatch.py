@@ -9,17 +9,30 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from rl_controller.batches import is_batch, is_future
 from rl_controller.errors import DispatchError
 
-if TYPE_CHECKING:
-    from rl_controller.worker_group import WorkerGroup
-
 Spread = tuple[tuple[Any, ...], dict[str, Any]]
 DispatchFn = Callable[..., Spread]
-CollectFn = Callable[["WorkerGroup", list[Any]], Any]
+CollectFn = Callable[[Any, list[Any]], Any]
+"""Its first argument is a `Group`; a user's function may ask for a `WorkerGroup`, which is what it gets."""
+
+
+class Group(Protocol):
+    """What a mode needs to know of the group that is called."""
+
+    @property
+    def name(self) -> str:
+        """For error messages."""
+
+    @property
+    def world_size(self) -> int:
+        """Number of workers."""
+
+    def mesh(self, name: str) -> Mesh:
+        """The layout that the workers registered under `name`."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +48,7 @@ class DispatchMode:
     name: str
     dispatch_fn: DispatchFn
     collect_fn: CollectFn
-    collect_ranks: Callable[[WorkerGroup], list[int]] | None = None
+    collect_ranks: Callable[[Any], list[int]] | None = None
     rank_zero_only: bool = False
 
 
@@ -44,7 +57,7 @@ def _map_values(fn: Callable[[str, Any], Any], args: Sequence[Any], kwargs: dict
     return spread, {name: fn(f"argument {name!r}", value) for name, value in kwargs.items()}
 
 
-def dispatch_one_to_all(group: WorkerGroup, *args: Any, **kwargs: Any) -> Spread:
+def dispatch_one_to_all(group: Group, *args: Any, **kwargs: Any) -> Spread:
     """Every worker gets every value, and all rows of a future."""
 
     def spread(where: str, value: Any) -> Sequence[Any]:
@@ -54,7 +67,7 @@ def dispatch_one_to_all(group: WorkerGroup, *args: Any, **kwargs: Any) -> Spread
     return _map_values(spread, args, kwargs)
 
 
-def dispatch_all_to_all(group: WorkerGroup, *args: Any, **kwargs: Any) -> Spread:
+def dispatch_all_to_all(group: Group, *args: Any, **kwargs: Any) -> Spread:
     """Lists and tuples hold one value per worker; anything else is the same for all."""
 
     def spread(where: str, value: Any) -> Sequence[Any]:
@@ -79,12 +92,12 @@ def _cut_for(value: Any, parts: int) -> list[Any]:
     return [value] * parts
 
 
-def dispatch_dp_compute_data_proto(group: WorkerGroup, *args: Any, **kwargs: Any) -> Spread:
+def dispatch_dp_compute_data_proto(group: Group, *args: Any, **kwargs: Any) -> Spread:
     """Batches and futures are cut into one piece per worker, uneven and empty pieces included."""
     return _map_values(lambda _, value: _cut_for(value, group.world_size), args, kwargs)
 
 
-def dispatch_with_func(group: WorkerGroup, func: Any, *args: Any, **kwargs: Any) -> Spread:
+def dispatch_with_func(group: Group, func: Any, *args: Any, **kwargs: Any) -> Spread:
     """The first argument is a function for every worker; the others are cut."""
     if not callable(func):
         raise DispatchError(f"this mode takes a function as its first argument, got {type(func).__name__}.")
@@ -92,17 +105,17 @@ def dispatch_with_func(group: WorkerGroup, func: Any, *args: Any, **kwargs: Any)
     return ([func] * group.world_size, *spread), named
 
 
-def collect_all(group: WorkerGroup, outputs: list[Any]) -> Any:
+def collect_all(group: Group, outputs: list[Any]) -> Any:
     """The list of outputs, one per worker."""
     return outputs
 
 
-def collect_first(group: WorkerGroup, outputs: list[Any]) -> Any:
+def collect_first(group: Group, outputs: list[Any]) -> Any:
     """The output of the only worker that ran."""
     return outputs[0]
 
 
-def collect_batches(group: WorkerGroup, outputs: list[Any]) -> Any:
+def collect_batches(group: Group, outputs: list[Any]) -> Any:
     """Batches are stacked into one; if no worker returned one, the list of outputs (None if all are None)."""
     batches = [output for output in outputs if is_batch(output)]
     if len(batches) == len(outputs) and batches:
@@ -115,7 +128,7 @@ def collect_batches(group: WorkerGroup, outputs: list[Any]) -> Any:
     return None if all(output is None for output in outputs) else outputs
 
 
-def _every_rank(group: WorkerGroup) -> list[int]:
+def _every_rank(group: Group) -> list[int]:
     return list(range(group.world_size))
 
 
@@ -179,7 +192,7 @@ class _MeshDispatch:
 
     mesh_name: str
 
-    def __call__(self, group: WorkerGroup, *args: Any, **kwargs: Any) -> Spread:
+    def __call__(self, group: Group, *args: Any, **kwargs: Any) -> Spread:
         mesh = group.mesh(self.mesh_name)
 
         def spread(_: str, value: Any) -> list[Any]:
@@ -191,11 +204,11 @@ class _MeshDispatch:
 
 @dataclass(frozen=True)
 class _MeshCollect:
-    """Ranks to collect from, in input order; and the collecting itself."""
+    """The ranks whose results are kept, in row order."""
 
     mesh_name: str
 
-    def __call__(self, group: WorkerGroup) -> list[int]:
+    def __call__(self, group: Group) -> list[int]:
         return list(group.mesh(self.mesh_name).collect_ranks)
 
 

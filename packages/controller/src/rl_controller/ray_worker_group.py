@@ -68,7 +68,19 @@ class RayWorkerGroup(WorkerGroup):
             PlacementTimeoutError: the cluster did not provide the resources in time.
             WorkerMethodError: a constructor raised.
         """
-        self._setup = {k: v for k, v in locals().items() if k not in ("self", "__class__")}
+        self._setup: dict[str, Any] = {  # what `rebuild` starts the next group with
+            "resource_pool": resource_pool,
+            "ray_cls_with_init": ray_cls_with_init,
+            "name_prefix": name_prefix,
+            "worker_env": worker_env,
+            "log_dir": log_dir,
+            "timeout_s": timeout_s,
+            "detached": detached,
+            "namespace": namespace,
+            "start_timeout_s": start_timeout_s,
+            "grace_s": grace_s,
+            "master_ports": master_ports,
+        }
         self.resource_pool: RayResourcePool | None = resource_pool
         self.ray_cls_with_init: RayClassWithInitArgs | None = ray_cls_with_init
         self.timeout_s, self.grace_s = timeout_s, grace_s
