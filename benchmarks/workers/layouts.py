@@ -34,14 +34,15 @@ from rl_workers import (
     ModelConfig,
     OptimConfig,
     PackedBatch,
+    PolicyModel,
+    build_on_meta,
+    nothing_new,
     pack_rows,
     pad_rows,
     tabulate_rows,
 )
-from rl_workers.layout import build_layout
-from rl_workers.loading import build_on_meta, nothing_new
-from rl_workers.models import PolicyModel
-from rl_workers.packing import RowTable
+from rl_workers.compute.packing import RowTable
+from rl_workers.fsdp.mesh import build_layout
 
 
 def rows_of(prompts: torch.Tensor, responses: torch.Tensor, lengths: torch.Tensor) -> RowTable:

@@ -34,13 +34,20 @@ from torch.profiler import ProfilerActivity, profile
 from transformers import AutoModelForCausalLM
 
 from rl_protocol import DataProto
-from rl_workers import ActorConfig, FSDPConfig, FSDPEngine, ModelConfig, OptimConfig
-from rl_workers.engine_worker import cut_micro_batches
-from rl_workers.host_memory import keep_freed_memory
-from rl_workers.layout import build_layout
-from rl_workers.loading import build_on_meta, nothing_new
-from rl_workers.models import PolicyModel
-from rl_workers.policy_step import PolicyStep
+from rl_workers import (
+    ActorConfig,
+    FSDPConfig,
+    FSDPEngine,
+    ModelConfig,
+    OptimConfig,
+    PolicyModel,
+    build_on_meta,
+    cut_micro_batches,
+    nothing_new,
+)
+from rl_workers.compute.policy_step import PolicyStep
+from rl_workers.fsdp.host_memory import keep_freed_memory
+from rl_workers.fsdp.mesh import build_layout
 
 PROFILES = 8  # at most: a profile's records may take the places of the step's blocks in the heap
 GROUPS = {

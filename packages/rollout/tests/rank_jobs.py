@@ -106,7 +106,7 @@ def on_policy(folder: Path, path: str, sizes: list[int], steps: int, die: bool =
 
 def send(folder: Path, path: str, address: str, bucket: int) -> Any:
     """Train a step and send the weights to an engine in the test's process."""
-    from rl_rollout.vllm_shm_transfer import ShmTrainerInitInfo
+    from rl_rollout.engines.vllm.shm import ShmTrainerInitInfo
 
     model = sharded_model(path)
     rank = dist.get_rank()

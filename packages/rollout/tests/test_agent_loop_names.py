@@ -16,8 +16,8 @@ def single(config: RolloutConfig, tokenizer: object) -> SingleTurnLoop:
 def test_by_name_and_by_import_path(monkeypatch: pytest.MonkeyPatch) -> None:
     assert build_agent_loop(RolloutConfig(), None) is None
     assert isinstance(build_agent_loop(RolloutConfig(agent_loop="tool"), None), ToolLoop)
-    monkeypatch.setattr("rl_rollout.agent_loops.single", single, raising=False)
-    chosen = build_agent_loop(RolloutConfig(agent_loop="rl_rollout.agent_loops:single"), None)
+    monkeypatch.setattr("rl_rollout.agents.by_name.single", single, raising=False)
+    chosen = build_agent_loop(RolloutConfig(agent_loop="rl_rollout.agents.by_name:single"), None)
     assert isinstance(chosen, SingleTurnLoop)
 
 

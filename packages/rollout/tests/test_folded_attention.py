@@ -9,8 +9,8 @@ from torch import nn
 from transformers import LlamaConfig, LlamaForCausalLM
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
-from rl_rollout import folded_attention as folding
-from rl_rollout.folded_attention import folded_attention, use_folded_attention
+from rl_rollout.engines.hf import folded_attention as folding
+from rl_rollout.engines.hf.folded_attention import folded_attention, use_folded_attention
 
 
 def inputs(tokens: int, heads: int, groups: int, masked: bool) -> tuple[nn.Module, dict[str, Any]]:

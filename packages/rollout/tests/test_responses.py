@@ -12,7 +12,7 @@ from rl_rollout import (
     to_batch,
     unpad_prompts,
 )
-from rl_rollout.responses import row_samplings
+from rl_rollout.batch.responses import row_samplings
 
 
 def test_mask_ends_with_the_first_eos_even_where_pad_is_eos() -> None:

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rl_rollout import SamplingConfig
-from rl_rollout.sampling import sample_tokens, truncate_logits
+from rl_rollout.engines.hf.sampling import sample_tokens, truncate_logits
 
 LOGITS = torch.tensor([0.5, 0.25, 0.15, 0.1]).log()
 

@@ -18,7 +18,7 @@ from rl_rollout import (
     SamplingConfig,
     vLLMRollout,
 )
-from rl_rollout.lora_weights import (
+from rl_rollout.weights.lora import (
     adapter_config,
     adapter_tensors,
     stream_base_weights,

@@ -12,7 +12,7 @@ from transformers import PreTrainedModel
 
 from rl_protocol import DataProto
 from rl_rollout import RolloutDataError, vLLMRollout
-from rl_rollout.weight_transfer import register_shm_backend
+from rl_rollout.engines.vllm.transfer import register_shm_backend
 
 pytest.importorskip("vllm")
 

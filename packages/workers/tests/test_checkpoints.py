@@ -12,7 +12,7 @@ from workers_programs import actor_config, dying_save, run_actor
 from workers_ranks import run_ranks
 
 from rl_workers import CheckpointError, OptimConfig
-from rl_workers.checkpoint import commit, recover
+from rl_workers.fsdp.checkpoint import commit, recover
 
 BATCH = make_batch(groups=3, n=2, prompt=9, response=7, seed=7)
 

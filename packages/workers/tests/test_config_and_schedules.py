@@ -22,9 +22,9 @@ from rl_workers import (
     WorkerConfigError,
     WorkerStateError,
 )
-from rl_workers.engine import layer_groups
-from rl_workers.optim import build_optimizer, build_scheduler, schedule_factor, take_step
-from rl_workers.policy_step import loss_options
+from rl_workers.compute.policy_step import loss_options
+from rl_workers.fsdp.optim import build_optimizer, build_scheduler, schedule_factor, take_step
+from rl_workers.fsdp.sharding import layer_groups
 
 
 def config(**changes: object) -> ActorRolloutRefConfig:

@@ -13,7 +13,7 @@ from workers_models import make_batch
 from workers_programs import actor_config, run_actor
 from workers_ranks import run_ranks
 
-import rl_workers.export as export
+import rl_workers.model.export as export
 
 BATCH = make_batch(2, 3, 9, 7, seed=17)
 

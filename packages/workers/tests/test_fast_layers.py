@@ -7,14 +7,23 @@ import copy
 import pytest
 import torch
 from torch import Tensor, nn
-from transformers import AutoModelForCausalLM, CohereConfig, LlamaConfig, PhiConfig, Qwen3Config
+from transformers import (
+    AutoModelForCausalLM,
+    CohereConfig,
+    GemmaConfig,
+    GPT2Config,
+    LlamaConfig,
+    PhiConfig,
+    Qwen3Config,
+)
 from transformers.models.gemma2.modeling_gemma2 import Gemma2RMSNorm
 from transformers.models.llama import modeling_llama
 from transformers.models.llama.modeling_llama import LlamaRMSNorm, apply_rotary_pos_emb
 from workers_models import VOCAB
 
-from rl_workers.rms_norm import use_fast_norms
-from rl_workers.rotary import rotate_heads, use_fast_rotary
+from rl_workers.compute.rms_norm import use_fast_norms
+from rl_workers.compute.rotary import rotate_heads, use_fast_rotary
+from rl_workers.model.fast_layers import use_fast_layers
 
 EPS = 1e-5
 
@@ -179,3 +188,32 @@ def test_a_whole_model_computes_what_it_did(config: object, norms: int, rotation
         model(ids, labels=ids, use_cache=False).loss.backward()
     for (name, wanted), found in zip(own.named_parameters(), fast.parameters(), strict=True):
         torch.testing.assert_close(found.grad, wanted.grad, rtol=1e-5, atol=1e-6, msg=name)
+
+
+@pytest.mark.parametrize(
+    ("config", "lines"),
+    [
+        (
+            Qwen3Config(**TINY),
+            ["9 of 9 RMS norms in the fast form", "2 of 2 rotary embeddings in the fast form"],
+        ),
+        (PhiConfig(**TINY, partial_rotary_factor=0.5), ["2 of 2 rotary embeddings in the fast form"]),
+        (CohereConfig(**TINY), ["none of 2 rotary embeddings agrees with the fast form"]),
+        (
+            GemmaConfig(**TINY),
+            ["none of 5 RMS norms agrees with", "2 of 2 rotary embeddings in the fast form"],
+        ),
+        (GPT2Config(vocab_size=VOCAB, n_embd=32, n_layer=2, n_head=4), []),
+    ],
+    ids=lambda value: getattr(value, "model_type", ""),
+)
+def test_the_log_says_how_many_layers_are_fast(
+    config: object, lines: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(config)
+    with caplog.at_level("INFO", "rl_workers"):
+        use_fast_layers(model)
+    assert len(caplog.messages) == len(lines)
+    for message, words in zip(caplog.messages, lines, strict=True):
+        assert message.startswith(type(model).__name__) and words in message

@@ -15,7 +15,8 @@ from workers_models import make_batch
 from workers_programs import train_steps
 from workers_ranks import run_ranks
 
-from rl_workers import host_comm
+from rl_workers import CollectiveError
+from rl_workers.fsdp import host_comm
 
 SIZES = (3, 1000, 7, 4096, 4096, 4096, 12)  # grows and shrinks, odd and even turns
 FOREIGN = 1  # the rank whose memory the others cannot map
@@ -64,6 +65,56 @@ def seeded(turn: int, rank: int) -> torch.Generator:
 @pytest.mark.parametrize("ranks", [2, 3])
 def test_gathers_and_sums_while_one_rank_lags(tmp_path: Path, ranks: int) -> None:
     assert run_ranks(tmp_path, ranks, exchange_as_fsdp_does) == [True] * ranks
+
+
+def refusals(kind: str) -> str:
+    """What a rank is told that uses a collective in another order or size than FSDP does today."""
+    group = dist.group.WORLD
+    assert group is not None
+    gather, scatter = host_comm.HostAllGather(group), host_comm.HostReduceScatter(group)
+    like: dict[str, Any] = {"dtype": torch.float32, "device": torch.device("cpu")}
+    try:
+        if kind == "output first":
+            scatter.allocate((4,), **like), scatter.allocate((8,), **like)
+        elif kind == "input of the last layer":
+            old = scatter.allocate((8,), **like)
+            scatter.allocate((4,), **like), scatter.allocate((8,), **like)
+            scatter(scatter.allocate((4,), **like), old)
+        elif kind == "no output":
+            scatter(torch.empty(4), scatter.allocate((8,), **like))
+        elif kind == "part outside the whole":
+            gather(gather.allocate((8,), **like), torch.empty(4))
+        elif kind == "whole of the last layer":
+            old = gather.allocate((8,), **like)
+            gather.allocate((8,), **like)
+            gather(old, old.chunk(2)[dist.get_rank()])
+    except CollectiveError as error:
+        return str(error)
+    return "nothing"
+
+
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [
+        ("output first", "reduce-scatter: allocated 4, then 8 elements for 2 ranks"),
+        ("input of the last layer", "reduce-scatter: not of the memory that was allocated last"),
+        ("no output", "reduce-scatter: no output was allocated"),
+        ("part outside the whole", "all-gather: a part that was not written in its place"),
+        ("whole of the last layer", "all-gather: not into the memory that was allocated last"),
+    ],
+)
+def test_another_order_of_calls_is_refused_on_every_rank(kind: str, words: str, tmp_path: Path) -> None:
+    for told in run_ranks(tmp_path, 2, refusals, kind):
+        assert words in told and f"torch {torch.__version__}" in told
+
+
+def test_one_ranks_reduction_of_another_size_is_refused() -> None:
+    reduction, like = host_comm.InPlaceReduction(), {"dtype": torch.float32, "device": torch.device("cpu")}
+    given = reduction.allocate((8,), **like)
+    assert reduction.allocate((8,), **like) is given
+    reduction.allocate((8,), **like)
+    with pytest.raises(CollectiveError, match="allocated \\(8,\\), then \\(4,\\)"):
+        reduction.allocate((4,), **like)
 
 
 def train_apart(path: str, batch: dict[str, torch.Tensor], apart: bool) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch.nn.functional import linear
 
 from rl_workers import LogitForm, linear_log_probs
-from rl_workers.logprob import linear_sum_pi_squared
+from rl_workers.compute.logprob import linear_sum_pi_squared
 
 
 def plain(

@@ -17,7 +17,7 @@ from workers_programs import actor_config, run_lora
 from workers_ranks import run_ranks
 
 from rl_workers import WorkerConfigError
-from rl_workers.lora import add_adapters
+from rl_workers.model.lora import add_adapters
 
 
 @pytest.fixture(scope="module")

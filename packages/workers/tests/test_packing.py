@@ -15,8 +15,8 @@ from workers_programs import log_probs
 from workers_ranks import run_ranks
 
 from rl_workers import BatchError, TokenBudgetError, balanced_order, check_longest_row, plan_micro_batches
-from rl_workers.attention import AttentionPlan, Unit
-from rl_workers.packing import pack_rows, tabulate_rows
+from rl_workers.compute.attention import AttentionPlan, Unit
+from rl_workers.compute.packing import pack_rows, tabulate_rows
 
 
 def table_of(batch: dict[str, torch.Tensor]):  # type: ignore[no-untyped-def]
@@ -139,7 +139,7 @@ def test_attention_sees_the_prompt_and_oneself(
 def _attend(
     plan: AttentionPlan, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, window: int | None, split: bool
 ) -> torch.Tensor:
-    import rl_workers.attention as attention
+    import rl_workers.compute.attention as attention
 
     limit = attention._DENSE_UNIT
     attention._DENSE_UNIT = 0 if split else limit

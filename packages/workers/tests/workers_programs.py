@@ -28,12 +28,12 @@ from rl_workers import (
     RewardModelConfig,
     RewardModelWorker,
 )
-from rl_workers.engine import FSDPEngine
-from rl_workers.layout import build_layout
-from rl_workers.loading import build_on_meta, nothing_new
-from rl_workers.micro_batches import plan_micro_batches
-from rl_workers.models import PolicyModel
-from rl_workers.packing import pack_rows, pad_rows, tabulate_rows
+from rl_workers.compute.micro_batches import plan_micro_batches
+from rl_workers.compute.packing import pack_rows, pad_rows, tabulate_rows
+from rl_workers.fsdp.engine import FSDPEngine
+from rl_workers.fsdp.mesh import build_layout
+from rl_workers.model.building import build_on_meta, nothing_new
+from rl_workers.model.heads import PolicyModel
 
 FLOAT32 = FSDPConfig(compute_dtype="float32")
 

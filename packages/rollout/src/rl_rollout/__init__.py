@@ -1,6 +1,7 @@
 """Generation engines for reinforcement learning: vLLM, transformers, weight sync."""
 
-from rl_rollout.agent_loop import (
+from rl_rollout.agents.by_name import build_agent_loop
+from rl_rollout.agents.loop import (
     AgentLoop,
     AgentRow,
     AsyncEngine,
@@ -8,10 +9,17 @@ from rl_rollout.agent_loop import (
     Transcript,
     run_agent_loop,
 )
-from rl_rollout.agent_loops import build_agent_loop
+from rl_rollout.agents.tool_loop import ToolCall, ToolLoop, observation_ids, parse_tool_calls
+from rl_rollout.agents.tools import Calculator, PythonTool, Tool, ToolError
 from rl_rollout.base import BaseRollout, build_rollout, register_rollout, registered_rollouts, resolve_name
+from rl_rollout.batch.generation import Completion, GenerationRequest, derive_seed
+from rl_rollout.batch.mismatch import check_logprob_space, mismatch_metrics
+from rl_rollout.batch.responses import eos_response_mask, length_mask, to_batch, unpad_prompts
 from rl_rollout.config import RolloutConfig, SamplingConfig, greedy_sampling
 from rl_rollout.engine_env import check_engine_env, engine_env
+from rl_rollout.engines.hf.rollout import HFRollout
+from rl_rollout.engines.vllm.rollout import vLLMRollout
+from rl_rollout.engines.vllm.transfer import WeightSender
 from rl_rollout.errors import (
     ChatHistoryRewrittenError,
     EngineEnvironmentError,
@@ -22,16 +30,8 @@ from rl_rollout.errors import (
     RolloutDataError,
     UnknownRolloutError,
 )
-from rl_rollout.generation import Completion, GenerationRequest, derive_seed
-from rl_rollout.hf_rollout import HFRollout
-from rl_rollout.mismatch import check_logprob_space, mismatch_metrics
-from rl_rollout.responses import eos_response_mask, length_mask, to_batch, unpad_prompts
-from rl_rollout.sharding_manager import BaseShardingManager, FSDPVLLMShardingManager
-from rl_rollout.tool_loop import ToolCall, ToolLoop, observation_ids, parse_tool_calls
-from rl_rollout.tools import Calculator, PythonTool, Tool, ToolError
-from rl_rollout.vllm_rollout import vLLMRollout
-from rl_rollout.weight_sync import stream_weights
-from rl_rollout.weight_transfer import WeightSender
+from rl_rollout.weights.sharding_manager import BaseShardingManager, FSDPVLLMShardingManager
+from rl_rollout.weights.sync import stream_weights
 
 __version__ = "0.1.0"
 

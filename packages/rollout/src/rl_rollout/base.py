@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 
 from rl_protocol import DataProto
+from rl_rollout.batch.generation import Completion, GenerationRequest, derive_seed, usable_seed
+from rl_rollout.batch.responses import row_samplings, row_seeds, to_batch, unpad_prompts
 from rl_rollout.config import RolloutConfig, SamplingConfig
 from rl_rollout.errors import EngineStateError, RolloutConfigError, UnknownRolloutError
-from rl_rollout.generation import Completion, GenerationRequest, derive_seed, usable_seed
-from rl_rollout.responses import row_samplings, row_seeds, to_batch, unpad_prompts
 
 NamedTensors = Iterator[tuple[str, Tensor]]
 

@@ -29,3 +29,7 @@ class CheckpointError(RLWorkersError, RuntimeError):
 
 class WorkerStateError(RLWorkersError, RuntimeError):
     """A method called on a worker that does not play the role or is not initialised."""
+
+
+class CollectiveError(RLWorkersError, RuntimeError):
+    """FSDP used a collective in another order or size than this package's form of it is written for."""

@@ -1,0 +1,189 @@
+"""Generation with transformers: no extra dependency, every platform, and the reference for the others."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Sequence
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+from transformers import AutoConfig, AutoModelForCausalLM, DynamicCache, PreTrainedModel
+
+from rl_rollout.base import BaseRollout, NamedTensors, register_rollout
+from rl_rollout.batch.generation import Completion, GenerationRequest, make_generator
+from rl_rollout.batch.special_tokens import eos_token_ids, pad_token_id
+from rl_rollout.config import RolloutConfig
+from rl_rollout.engines.hf.folded_attention import use_folded_attention
+from rl_rollout.engines.hf.sampling import sample_tokens
+from rl_rollout.errors import RolloutConfigError, RolloutDataError
+
+_WIDTH_STEP = 32
+
+
+class HFRollout(BaseRollout):
+    """Owns an unsharded copy of the model in `config.dtype`, so ranks needn't step together.
+
+    A row is always computed in a forward of `hf_batch_size` rows whose width depends on that row alone:
+    its tokens are the same alone or in any batch, also in bfloat16, where shapes change roundings.
+    """
+
+    def __init__(
+        self, config: RolloutConfig, model_path: str, device: torch.device, tokenizer: Any = None
+    ) -> None:
+        if config.tensor_model_parallel_size != 1:
+            raise RolloutConfigError(
+                f"tensor_model_parallel_size={config.tensor_model_parallel_size}: the transformers engine "
+                "holds a whole model per rank; set it to 1 or use rollout.name=vllm"
+            )
+        model_config = AutoConfig.from_pretrained(model_path, trust_remote_code=config.trust_remote_code)
+        self.eos_ids = eos_token_ids(model_path, model_config, tokenizer)
+        super().__init__(config, pad_id=pad_token_id(self.eos_ids, tokenizer))
+        self.device = device
+        self.tokenizer = tokenizer
+        self.model = _load_model(config, model_path, model_config, device)
+        if device.type == "cpu":
+            use_folded_attention(self.model)
+        self._last_only: dict[str, Any] = (
+            {"logits_to_keep": 1}
+            if "logits_to_keep" in inspect.signature(self.model.forward).parameters
+            else {}
+        )
+
+    def generate(self, requests: Sequence[GenerationRequest]) -> list[Completion]:
+        """See `BaseRollout.generate`."""
+        by_width: dict[int, list[int]] = {}
+        for place, request in enumerate(requests):
+            width = -(-len(request.prompt_ids) // _WIDTH_STEP) * _WIDTH_STEP
+            by_width.setdefault(width, []).append(place)
+        completions = [Completion() for _ in requests]
+        for width, places in by_width.items():
+            for start in range(0, len(places), self.config.hf_batch_size):
+                chunk = places[start : start + self.config.hf_batch_size]
+                for place, done in zip(chunk, self._run([requests[p] for p in chunk], width), strict=True):
+                    completions[place] = done
+        return completions
+
+    @torch.inference_mode()
+    def _run(self, requests: list[GenerationRequest], width: int) -> list[Completion]:
+        """Complete at most `hf_batch_size` rows of at most `width` prompt tokens, step by step."""
+        ids, mask = self._left_pad(requests, width)
+        longest = max(r.max_tokens for r in requests)
+        uniforms = _draw_uniforms(requests, longest)
+        completions = [Completion(finish_reason="") for _ in requests]
+        cache = DynamicCache()
+        positions = (mask.cumsum(-1) - 1).clamp_min(0)
+        for step in range(longest):
+            logits = self._forward(ids, mask, positions, cache)[: len(requests)]
+            tokens, log_probs = sample_tokens(logits, [r.sampling for r in requests], uniforms[:, step])
+            self._append(requests, completions, tokens.tolist(), log_probs.tolist())
+            if all(c.finish_reason for c in completions):
+                break
+            ids = torch.zeros_like(mask[:, :1])
+            ids[: len(requests), 0] = tokens
+            mask = torch.cat([mask, torch.ones_like(ids)], dim=-1)
+            positions = positions[:, -1:] + 1
+        return completions
+
+    def _forward(self, ids: Tensor, mask: Tensor, positions: Tensor, cache: DynamicCache) -> Tensor:
+        output = self.model(
+            input_ids=ids,
+            attention_mask=mask,
+            position_ids=positions,
+            past_key_values=cache,
+            use_cache=True,
+            **self._last_only,
+        )
+        return cast(Tensor, output.logits[:, -1])
+
+    def _left_pad(self, requests: list[GenerationRequest], width: int) -> tuple[Tensor, Tensor]:
+        """Ids and mask [hf_batch_size, width]; rows without a request hold one token of id 0."""
+        ids = torch.zeros(self.config.hf_batch_size, width, dtype=torch.long)
+        mask = torch.zeros_like(ids)
+        mask[:, -1] = 1
+        for row, request in enumerate(requests):
+            ids[row, width - len(request.prompt_ids) :] = torch.tensor(request.prompt_ids)
+            mask[row, width - len(request.prompt_ids) :] = 1
+        return ids.to(self.device), mask.to(self.device)
+
+    def _append(
+        self,
+        requests: list[GenerationRequest],
+        completions: list[Completion],
+        tokens: list[int],
+        log_probs: list[float],
+    ) -> None:
+        for request, done, token, log_prob in zip(requests, completions, tokens, log_probs, strict=True):
+            if done.finish_reason:
+                continue
+            done.token_ids.append(token)
+            done.log_probs.append(log_prob)
+            if self._stops(request, done.token_ids):
+                done.finish_reason = "stop"
+            elif len(done.token_ids) == request.max_tokens:
+                done.finish_reason = "length"
+
+    def _stops(self, request: GenerationRequest, token_ids: list[int]) -> bool:
+        if token_ids[-1] in self.eos_ids and not request.sampling.ignore_eos:
+            return True
+        if not request.sampling.stop:
+            return False
+        if self.tokenizer is None:
+            raise RolloutConfigError("stop strings need a tokenizer: pass one to build_rollout")
+        text = self.tokenizer.decode(token_ids)
+        return any(stop in text for stop in request.sampling.stop)
+
+    @torch.no_grad()
+    def load_weights(self, named_tensors: NamedTensors) -> None:
+        """See `BaseRollout.load_weights`. There is no cache to drop. Raises RolloutDataError for a name the
+        model lacks and, at the end, for parameters that got nothing."""
+        targets = self.model.state_dict(keep_vars=True)
+        filled: set[int] = set()
+        for name, tensor in named_tensors:
+            if name not in targets:
+                raise RolloutDataError(f"the model has no weight {name!r}; use Hugging Face names")
+            targets[name].data.copy_(tensor)
+            filled.add(targets[name].data_ptr())
+        missing = [n for n, p in self.model.named_parameters() if p.data_ptr() not in filled]
+        if missing:
+            raise RolloutDataError(f"{len(missing)} weights did not arrive, the first is {missing[0]!r}")
+
+    def close(self) -> None:
+        """Free the model."""
+        super().close()
+        self.__dict__.pop("model", None)
+
+
+def _load_model(
+    config: RolloutConfig, model_path: str, model_config: Any, device: torch.device
+) -> PreTrainedModel:
+    options: dict[str, Any] = {
+        "dtype": getattr(torch, config.dtype),
+        "trust_remote_code": config.trust_remote_code,
+    }
+    auto: Any = AutoModelForCausalLM
+    if config.load_format == "dummy":
+        with torch.random.fork_rng():
+            model = auto.from_config(model_config, **options)
+    else:
+        model = auto.from_pretrained(model_path, **options)
+    return cast(PreTrainedModel, model.to(device).eval())
+
+
+def _draw_uniforms(requests: list[GenerationRequest], longest: int) -> Tensor:
+    """[rows, longest] float64; each row from its own generator, one draw at a time, so that a row's draws
+    don't depend on how many follow."""
+    out = torch.zeros(len(requests), longest, dtype=torch.float64)
+    for row, request in enumerate(requests):
+        generator = make_generator(request.seed)
+        for step in range(request.max_tokens):
+            out[row, step] = torch.rand((), generator=generator, dtype=torch.float64)
+    return out
+
+
+@register_rollout("hf")
+def build_hf_rollout(
+    config: RolloutConfig, model_path: str, device: torch.device, tokenizer: Any
+) -> BaseRollout:
+    """Factory of `rollout.name=hf`."""
+    return HFRollout(config, model_path, device, tokenizer)
