@@ -18,7 +18,7 @@ from workspace import ROOT
 from rl_protocol import DataProto
 from rl_rollout import RolloutConfig, build_agent_loop, build_rollout, run_agent_loop
 from rl_trainer import PromptDataset, collate, load_config, run_ppo
-from rl_trainer.config import DataConfig
+from rl_trainer.config.tree import DataConfig
 from rl_trainer.tiny import tiny_overrides
 
 CLI = str(Path(sys.executable).with_name("rl-trainer"))

@@ -25,7 +25,7 @@ from typing import Any
 import psutil
 
 from rl_trainer import load_config, run_ppo
-from rl_trainer.display import Display
+from rl_trainer.view.display import Display
 
 PROMPTS, SAMPLES, TOKENS = 8, 4, 64
 PARTS = ("step", "cpu", "generation", "weight_sync", "old_log_probs", "training")

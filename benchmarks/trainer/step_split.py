@@ -23,8 +23,8 @@ from typing import Any
 
 from rl_controller import Dispatch, register
 from rl_trainer import TaskRunner, load_config, run_ppo
+from rl_trainer.cluster.roles import Role
 from rl_trainer.quickstart import overrides
-from rl_trainer.roles import Role
 from rl_workers import ActorRolloutRefWorker
 
 NOTES = "RL_STEP_NOTES"

@@ -14,8 +14,8 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from rl_trainer.tasks import write_jsonl
-from rl_trainer.tiny import make_tiny_model
+from rl_trainer.data.tasks import write_jsonl
+from rl_trainer.models.tiny import make_tiny_model
 
 CHARACTERS = "0123456789+*=;?"
 HELD_OUT = 22

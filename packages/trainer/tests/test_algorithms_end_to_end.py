@@ -12,7 +12,8 @@ import pytest
 from transformers import AutoConfig, AutoModelForSequenceClassification
 
 from rl_trainer import FitResult, load_config, run_ppo
-from rl_trainer.tiny import make_tiny_model, tiny_overrides
+from rl_trainer.models.tiny import make_tiny_model
+from rl_trainer.tiny import tiny_overrides
 
 ACTOR, ALGORITHM = "actor_rollout_ref.actor", "algorithm"
 LOCAL = [

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from rl_trainer.checkpoint import CheckpointStore, read_state
 from rl_trainer.errors import CheckpointError
+from rl_trainer.state.checkpoint import CheckpointStore, read_state
 
 
 def save(store: CheckpointStore, step: int, dies: bool = False) -> None:

@@ -8,9 +8,10 @@ import pytest
 
 from rl_algos import register_adv_est
 from rl_trainer.cli import main
-from rl_trainer.config_loading import config_keys, load_config, to_yaml
+from rl_trainer.config.loading import config_keys, load_config, to_yaml
+from rl_trainer.config.steps import optimizer_steps_per_batch, total_training_steps
 from rl_trainer.errors import ConfigError, RLTrainerError
-from rl_trainer.plan import optimizer_steps_per_batch, resolve, total_training_steps
+from rl_trainer.plan.resolve import resolve
 from rl_trainer.tiny import tiny_overrides
 
 
@@ -63,7 +64,7 @@ def test_an_unknown_key_in_a_file_is_found(tmp_path: Path) -> None:
         ("actor_rollout_ref.model.path=/nowhere", "config.json"),
         ("data.train_files=[]", "data.train_files is empty"),
         ("data.train_files=[/nowhere.jsonl]", "there is no file"),
-        ("reward.function=rl_trainer.tasks:nothing", "can't be loaded"),
+        ("reward.function=rl_trainer.data.tasks:nothing", "can't be loaded"),
         ("trainer.logger=[mlflow]", "trackers: tensorboard, wandb"),
         ("trainer.resume_mode=never", "auto or disable"),
         ("trainer.timeout_s=0", "must be positive"),

@@ -9,12 +9,12 @@ import pytest
 import torch
 
 from rl_protocol import DataProto, DataProtoFuture, LocalStore
-from rl_trainer.advantages import of_rows
 from rl_trainer.errors import ConfigError
-from rl_trainer.metrics import data_metrics, explained_variance, reduce_metrics
-from rl_trainer.step_batch import StepBatch
-from rl_trainer.tracking import MetricsFile, check_trackers
-from rl_trainer.validation import headline, validation_metrics
+from rl_trainer.loop.advantages import of_rows
+from rl_trainer.loop.metrics import data_metrics, explained_variance, reduce_metrics
+from rl_trainer.loop.step_batch import StepBatch
+from rl_trainer.loop.validation import headline, validation_metrics
+from rl_trainer.view.tracking import MetricsFile, check_trackers
 
 
 def rows_on_workers(**columns: torch.Tensor) -> StepBatch:

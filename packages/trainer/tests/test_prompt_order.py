@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from rl_trainer.data.prompt_stream import PromptStream
 from rl_trainer.errors import CheckpointError, DataError
-from rl_trainer.prompt_stream import PromptStream
 
 
 @pytest.mark.parametrize("stop", [1, 2, 5])

@@ -16,8 +16,8 @@ from transformers import PreTrainedTokenizerBase
 
 from rl_protocol import DataProto
 from rl_trainer.errors import RewardError
-from rl_trainer.reward import RewardManager
-from rl_trainer.reward_process import load_reward_function
+from rl_trainer.reward.manager import RewardManager
+from rl_trainer.reward.process import load_reward_function
 
 FUNCTION = """
 import asyncio, time
@@ -192,17 +192,17 @@ def test_a_function_of_neither_form_is_an_error_at_once(list_file: str) -> None:
     with pytest.raises(RewardError, match="it has no data_source, solution_str"):
         load_reward_function(f"{list_file}:needs_more")
     with pytest.raises(RewardError, match="not a function"):
-        load_reward_function("rl_trainer.tasks:LETTERS")
+        load_reward_function("rl_trainer.data.tasks:LETTERS")
 
 
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
         ("no_colon", "package.module:name"),
-        ("rl_trainer.tasks:missing", "can't be loaded"),
+        ("rl_trainer.data.tasks:missing", "can't be loaded"),
         ("no.such.module:f", "can't be loaded"),
         ("missing.py:f", "can't be loaded"),
-        ("rl_trainer.tasks:copy_rows", "must accept"),
+        ("rl_trainer.data.tasks:copy_rows", "must accept"),
     ],
 )
 def test_a_function_that_cannot_be_used_is_an_error_at_once(spec: str, message: str) -> None:
@@ -211,7 +211,7 @@ def test_a_function_that_cannot_be_used_is_an_error_at_once(spec: str, message: 
 
 
 def test_a_function_is_found_by_import_path() -> None:
-    function: Any = load_reward_function("rl_trainer.tasks:last_number")
+    function: Any = load_reward_function("rl_trainer.data.tasks:last_number")
     assert function("addition", "3 + 4 is 7.", "7", None) == 1.0
     assert function("addition", "The answer is 34", "7", None) == 0.0
     assert function("addition", "", "7", None) == 0.0

@@ -12,15 +12,15 @@ import pytest
 import torch
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
-from rl_trainer.config import DataConfig
-from rl_trainer.dataset import PromptDataset, collate
+from rl_trainer.config.tree import DataConfig
+from rl_trainer.data.dataset import PromptDataset, collate
+from rl_trainer.data.seeds import row_seeds
+from rl_trainer.data.sources import read_rows
+from rl_trainer.data.tasks import addition_rows, copy_rows
 from rl_trainer.errors import DataError
-from rl_trainer.reward_process import load_reward_function
-from rl_trainer.seeds import row_seeds
-from rl_trainer.sources import read_rows
-from rl_trainer.tasks import addition_rows, copy_rows
-from rl_trainer.tiny import make_tiny_model
-from rl_trainer.updates import mini_batch_rows
+from rl_trainer.loop.updates import mini_batch_rows
+from rl_trainer.models.tiny import make_tiny_model
+from rl_trainer.reward.process import load_reward_function
 
 
 @pytest.fixture(scope="module")

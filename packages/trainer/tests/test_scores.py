@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from rl_trainer.reward_process import call_reward, load_reward_function
-from rl_trainer.scores import BUILT_IN
+from rl_trainer.reward.process import call_reward, load_reward_function
+from rl_trainer.reward.scores import BUILT_IN
 
 
 def scored(name: str, row: dict[str, Any]) -> float:

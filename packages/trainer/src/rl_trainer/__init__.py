@@ -9,78 +9,57 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .config import PPOConfig
-    from .config_loading import load_config, omega_conf_to_dataclass
-    from .dataset import PromptDataset, collate
-    from .errors import (
-        CheckpointError,
-        ConfigError,
-        DataError,
-        RewardError,
-        RLTrainerError,
-        TrainingError,
-    )
-    from .main_ppo import run_ppo
-    from .prompt_stream import PromptStream
-    from .ray_trainer import RayPPOTrainer
-    from .reward import RewardManager, RewardResult
-    from .roles import ResourcePoolManager, Role
-    from .step_batch import StepBatch
-    from .task_runner import TaskRunner
-    from .training_run import FitResult
+    from .cluster.roles import ResourcePoolManager as ResourcePoolManager
+    from .cluster.roles import Role as Role
+    from .config.loading import load_config as load_config
+    from .config.loading import omega_conf_to_dataclass as omega_conf_to_dataclass
+    from .config.tree import PPOConfig as PPOConfig
+    from .data.dataset import PromptDataset as PromptDataset
+    from .data.dataset import collate as collate
+    from .data.prompt_stream import PromptStream as PromptStream
+    from .errors import CheckpointError as CheckpointError
+    from .errors import ConfigError as ConfigError
+    from .errors import DataError as DataError
+    from .errors import RewardError as RewardError
+    from .errors import RLTrainerError as RLTrainerError
+    from .errors import TrainingError as TrainingError
+    from .loop.ray_trainer import RayPPOTrainer as RayPPOTrainer
+    from .loop.step_batch import StepBatch as StepBatch
+    from .reward.manager import RewardManager as RewardManager
+    from .reward.manager import RewardResult as RewardResult
+    from .run.launch import run_ppo as run_ppo
+    from .run.task_runner import TaskRunner as TaskRunner
+    from .state.run_state import FitResult as FitResult
 
 __version__ = "0.1.0"
 
 _HOMES = {
-    "CheckpointError": "errors",
-    "ConfigError": "errors",
-    "DataError": "errors",
-    "FitResult": "training_run",
-    "PPOConfig": "config",
-    "PromptDataset": "dataset",
-    "PromptStream": "prompt_stream",
-    "RLTrainerError": "errors",
-    "RayPPOTrainer": "ray_trainer",
-    "ResourcePoolManager": "roles",
-    "RewardError": "errors",
-    "RewardManager": "reward",
-    "RewardResult": "reward",
-    "Role": "roles",
-    "StepBatch": "step_batch",
-    "TaskRunner": "task_runner",
-    "TrainingError": "errors",
-    "collate": "dataset",
-    "load_config": "config_loading",
-    "omega_conf_to_dataclass": "config_loading",
-    "run_ppo": "main_ppo",
+    "cluster.roles": ["ResourcePoolManager", "Role"],
+    "config.loading": ["load_config", "omega_conf_to_dataclass"],
+    "config.tree": ["PPOConfig"],
+    "data.dataset": ["PromptDataset", "collate"],
+    "data.prompt_stream": ["PromptStream"],
+    "errors": [
+        "CheckpointError",
+        "ConfigError",
+        "DataError",
+        "RLTrainerError",
+        "RewardError",
+        "TrainingError",
+    ],
+    "loop.ray_trainer": ["RayPPOTrainer"],
+    "loop.step_batch": ["StepBatch"],
+    "reward.manager": ["RewardManager", "RewardResult"],
+    "run.launch": ["run_ppo"],
+    "run.task_runner": ["TaskRunner"],
+    "state.run_state": ["FitResult"],
 }
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
-__all__ = [
-    "CheckpointError",
-    "ConfigError",
-    "DataError",
-    "FitResult",
-    "PPOConfig",
-    "PromptDataset",
-    "PromptStream",
-    "RLTrainerError",
-    "RayPPOTrainer",
-    "ResourcePoolManager",
-    "RewardError",
-    "RewardManager",
-    "RewardResult",
-    "Role",
-    "StepBatch",
-    "TaskRunner",
-    "TrainingError",
-    "collate",
-    "load_config",
-    "omega_conf_to_dataclass",
-    "run_ppo",
-]
+__all__ = sorted(_HOME_OF)
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
+    if name not in _HOME_OF:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f".{_HOMES[name]}", __name__), name)
+    return getattr(importlib.import_module(f".{_HOME_OF[name]}", __name__), name)

@@ -6,14 +6,14 @@ import argparse
 import sys
 from collections.abc import Callable, Sequence
 
-from . import doctor
-from .config import PPOConfig
-from .config_loading import config_keys, load_config, to_yaml
-from .dry_run import describe_plan
+from .config.loading import config_keys, load_config, to_yaml
+from .config.tree import PPOConfig
 from .errors import RLTrainerError
-from .main_ppo import run_ppo, summary
-from .plan import resolve
-from .standalone import EvaluationRunner, ExportRunner
+from .plan.dry_run import describe_plan
+from .plan.resolve import resolve
+from .run.jobs import EvaluationRunner, ExportRunner
+from .run.launch import run_ppo, summary
+from .view import doctor
 
 Command = Callable[[argparse.Namespace], str]
 

@@ -6,12 +6,12 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from .checkpoint import CheckpointStore
 from .cli import main
-from .config_loading import load_config
+from .config.loading import load_config
+from .data.tasks import addition_rows, write_jsonl
 from .errors import RLTrainerError
-from .smollm2 import smollm2_folder
-from .tasks import addition_rows, write_jsonl
+from .models.smollm2 import smollm2_folder
+from .state.checkpoint import CheckpointStore
 
 
 def overrides(run: Path) -> list[str]:

@@ -1,0 +1,148 @@
+"""Prompts from files: one row is a prompt with what its reward needs."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from transformers import PreTrainedTokenizerBase
+
+from rl_protocol import DataProto
+
+from ..config.tree import DataConfig
+from ..errors import DataError
+from .sources import Row, read_rows
+
+logger = logging.getLogger(__name__)
+
+
+class PromptDataset(torch.utils.data.Dataset[Row]):
+    """Rows of files, `datasets` ids or reasoning-gym tasks, tokenised.
+
+    A row's prompt is a string (taken as it is) or a list of chat messages (rendered by the tokenizer's
+    chat template). Columns `data_source`, `reward_model` (`{"ground_truth": ...}`), `extra_info` and any
+    other column reach the reward function unchanged.
+
+    Args:
+        sources: what to read; see `sources.read_rows`.
+        tokenizer: encodes prompts.
+        config: column names and lengths.
+        split: split of a `datasets` id.
+        seed: decides the rows of a reasoning-gym task.
+
+    Raises:
+        DataError: a source or a row can't be used; the message names file and row.
+    """
+
+    def __init__(
+        self,
+        sources: Sequence[str],
+        tokenizer: PreTrainedTokenizerBase,
+        config: DataConfig,
+        split: str = "train",
+        seed: int = 0,
+    ) -> None:
+        self.tokenizer, self.config = tokenizer, config
+        self.rows: list[Row] = []
+        self.filtered = 0
+        for source in sources:
+            for where, row in read_rows(source, split, config.reasoning_gym_size, seed):
+                self._add(row, where)
+        if self.filtered:
+            longest = config.max_prompt_length
+            logger.warning("%d prompts are longer than %d tokens and were left out", self.filtered, longest)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @property
+    def longest(self) -> int:
+        """Tokens of the longest prompt; 0 without prompts."""
+        return max((len(row["input_ids"]) for row in self.rows), default=0)
+
+    def __getitem__(self, index: int) -> Row:
+        return self.rows[index]
+
+    def _add(self, row: Row, where: str) -> None:
+        ids = self._encode(row, where)
+        if len(ids) > self.config.max_prompt_length:
+            if not self.config.filter_overlong_prompts:
+                raise DataError(
+                    f"{where}: the prompt has {len(ids)} tokens, data.max_prompt_length is "
+                    f"{self.config.max_prompt_length}; raise it or set data.filter_overlong_prompts=true"
+                )
+            self.filtered += 1
+            return
+        columns = {name: value for name, value in row.items() if name != self.config.prompt_key}
+        defaults = {"data_source": "data", "reward_model": {}, "extra_info": {}}
+        raw = row[self.config.prompt_key]
+        self.rows.append({**defaults, **columns, "raw_prompt": raw, "input_ids": ids})
+
+    def _encode(self, row: Row, where: str) -> list[int]:
+        prompt = row.get(self.config.prompt_key)
+        if isinstance(prompt, str) and prompt:
+            return list(self.tokenizer(prompt)["input_ids"])
+        if isinstance(prompt, list) and prompt and all(_is_message(message) for message in prompt):
+            if not self.tokenizer.chat_template:
+                raise DataError(
+                    f"{where}: the prompt is a list of messages, but the tokenizer has no chat template; "
+                    "give prompts as strings or use a chat model"
+                )
+            text = self.tokenizer.apply_chat_template(prompt, add_generation_prompt=True, tokenize=False)
+            return list(self.tokenizer(str(text), add_special_tokens=False)["input_ids"])
+        raise DataError(
+            f"{where}: column {self.config.prompt_key!r} must be a non-empty string or a list of "
+            f"{{role, content}} messages, not {prompt!r}; data.prompt_key names the column"
+        )
+
+
+def collate(rows: Sequence[Row], pad_token_id: int, width: int = 0) -> dict[str, torch.Tensor | np.ndarray]:
+    """Left-pad prompts and gather the other columns.
+
+    Args:
+        rows: of a `PromptDataset`.
+        pad_token_id: what is put left of a prompt.
+        width: P; 0: the longest prompt of these rows.
+
+    Returns:
+        `input_ids` int64 and `attention_mask` bool, `[B, P]`, and an object array `[B]` for every other
+        column of any row (None where a row lacks it).
+    """
+    width = width or max(len(row["input_ids"]) for row in rows)
+    ids = torch.full((len(rows), width), pad_token_id, dtype=torch.int64)
+    mask = torch.zeros_like(ids, dtype=torch.bool)
+    for i, row in enumerate(rows):
+        start = width - len(row["input_ids"])
+        ids[i, start:] = torch.tensor(row["input_ids"])
+        mask[i, start:] = True
+    batch: dict[str, torch.Tensor | np.ndarray] = {
+        "input_ids": ids,
+        "attention_mask": mask,
+    }
+    for name in dict.fromkeys(name for row in rows for name in row if name != "input_ids"):
+        column = np.empty(len(rows), dtype=object)
+        column[:] = [row.get(name) for row in rows]
+        batch[name] = column
+    return batch
+
+
+def padded_collate(
+    tokenizer: PreTrainedTokenizerBase, datasets: Sequence[PromptDataset | None]
+) -> Callable[[Sequence[Row]], dict[str, torch.Tensor | np.ndarray]]:
+    """`collate` with the tokenizer's pad token and one width for all prompts of some datasets."""
+    ids = (tokenizer.pad_token_id, tokenizer.eos_token_id)
+    width = max(data.longest for data in datasets if data is not None)
+    return partial(collate, pad_token_id=next((i for i in ids if i is not None), 0), width=width)
+
+
+def to_prompts(collated: dict[str, Any], names: Sequence[str]) -> DataProto:
+    """Collated rows as prompts, one row each, with `names` as `uid`."""
+    return DataProto.from_single_dict({**collated, "uid": np.array(names, dtype=object)})
+
+
+def _is_message(value: object) -> bool:
+    return isinstance(value, dict) and isinstance(value.get("role"), str) and "content" in value

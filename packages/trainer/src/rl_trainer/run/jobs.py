@@ -1,0 +1,32 @@
+"""Jobs beside training that need the same workers: score a model on a dataset, export a checkpoint."""
+
+from __future__ import annotations
+
+from ..errors import ConfigError
+from ..loop.ray_trainer import RayPPOTrainer
+from ..state.run_state import FitResult
+from .task_runner import TaskRunner
+
+
+class EvaluationRunner(TaskRunner):
+    """Scores the run's newest checkpoint, or the model itself where there is none, on `data.val_files`."""
+
+    def work(self, trainer: RayPPOTrainer) -> FitResult:
+        """Load and validate once."""
+        if trainer.val_dataset is None:
+            raise ConfigError("data.val_files is empty: name the files to evaluate on")
+        trainer.load_checkpoint()
+        trainer.validate()
+        return trainer.state.result(trainer.metrics)
+
+
+class ExportRunner(TaskRunner):
+    """Writes the run's newest checkpoint as a Hugging Face model to `<run>/export`."""
+
+    def work(self, trainer: RayPPOTrainer) -> FitResult:
+        """Load and export."""
+        steps = trainer.checkpoints.store
+        if steps.latest() is None:
+            raise ConfigError(f"{steps.folder} holds no checkpoint: name the folder of a run")
+        trainer.load_checkpoint()
+        return trainer.state.result(trainer.metrics, trainer.export())

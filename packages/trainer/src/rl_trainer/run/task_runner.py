@@ -1,0 +1,148 @@
+"""The driver program as a Ray actor: it owns the trainer and the data."""
+
+from __future__ import annotations
+
+import logging
+import queue
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import torch
+from transformers import AutoTokenizer, PreTrainedTokenizerBase
+from transformers.utils.logging import disable_progress_bar
+
+from rl_controller import LocalWorkerGroup, RayWorkerGroup
+from rl_workers import ActorRolloutRefWorker, CriticWorker, RewardModelWorker
+
+from ..cluster.roles import ResourcePoolManager, Role
+from ..config.inputs import needs, uses_reference
+from ..config.loading import to_yaml
+from ..config.tree import PPOConfig
+from ..data.dataset import PromptDataset
+from ..loop.ray_trainer import RayPPOTrainer
+from ..reward.manager import NoRule, RewardManager
+from ..state.run_state import FitResult
+from ..view.recorder import Event
+
+
+class TaskRunner:
+    """Runs one training job; made remote by `run_ppo`.
+
+    Override `add_roles` or `build_trainer` to train with other workers or another loop.
+    """
+
+    trainer_class: type[RayPPOTrainer] = RayPPOTrainer
+
+    def __init__(self, listener: Callable[[Event], None] | None = None) -> None:
+        """Args: listener: gets each event at once; None: they wait for `next_events`."""
+        self.events: queue.SimpleQueue[Event] = queue.SimpleQueue()
+        self.progress = listener or self.events.put
+
+    def run(self, config: PPOConfig) -> FitResult:
+        """Build everything, train, clean up."""
+        run = Path(config.trainer.default_local_dir)
+        with logging_to(run / "logs" / "driver.log"):
+            return self._run(config, run)
+
+    def _run(self, config: PPOConfig, run: Path) -> FitResult:
+        (run / "config.yaml").write_text(to_yaml(config))
+        seed_everything(config.trainer.seed)
+        tokenizer = AutoTokenizer.from_pretrained(
+            config.actor_rollout_ref.model.path,
+            trust_remote_code=config.actor_rollout_ref.model.trust_remote_code,
+        )
+        reward = config.reward
+        reward_fn: RewardManager | NoRule = NoRule()
+        if reward.function:
+            reward_fn = RewardManager(reward.function, tokenizer, reward.timeout_s, reward.num_processes)
+        trainer = self.build_trainer(config, tokenizer, reward_fn)
+        try:
+            self.progress({"kind": "stage", "text": "starting worker processes"})
+            trainer.init_workers()
+            return self.work(trainer)
+        finally:
+            trainer.shutdown()
+
+    def work(self, trainer: RayPPOTrainer) -> FitResult:
+        """What is done with the trainer once its workers are up."""
+        return trainer.fit()
+
+    def build_trainer(
+        self, config: PPOConfig, tokenizer: PreTrainedTokenizerBase, reward_fn: RewardManager | NoRule
+    ) -> RayPPOTrainer:
+        """The trainer with its data, roles and pools."""
+        self.progress({"kind": "stage", "text": "reading prompts"})
+        data, seed = config.data, config.trainer.seed
+        train = PromptDataset(data.train_files, tokenizer, data, data.train_split, seed)
+        val = None
+        if data.val_files:
+            # One more than the training seed: other rows of the same reasoning-gym task.
+            val = PromptDataset(data.val_files, tokenizer, data, data.val_split, seed + 1)
+        roles = self.add_roles(config)
+        trainer = config.trainer
+        pools = {"global_pool": [trainer.n_workers_per_node] * trainer.nnodes}
+        if Role.Rollout in roles:
+            pools["rollout_pool"] = [trainer.n_rollout_workers_per_node] * trainer.nnodes
+        mapping = {role: "rollout_pool" if role is Role.Rollout else "global_pool" for role in roles}
+        manager = ResourcePoolManager(pools, mapping, use_gpu=trainer.device == "cuda")
+        return self.trainer_class(
+            config=config,
+            tokenizer=tokenizer,
+            role_worker_mapping=roles,
+            resource_pool_manager=manager,
+            ray_worker_group_cls=RayWorkerGroup if config.trainer.backend == "ray" else LocalWorkerGroup,
+            reward_fn=reward_fn,
+            train_dataset=train,
+            val_dataset=val,
+            progress=self.progress,
+        )
+
+    def add_roles(self, config: PPOConfig) -> dict[Role, type]:
+        """The worker class of each role that this configuration uses."""
+        roles: dict[Role, type] = {Role.ActorRollout: ActorRolloutRefWorker}
+        if config.trainer.n_rollout_workers_per_node:
+            roles = {Role.Actor: ActorRolloutRefWorker, Role.Rollout: ActorRolloutRefWorker}
+        policy = config.actor_rollout_ref
+        if uses_reference(config) and not policy.model.lora_rank:
+            roles[Role.RefPolicy] = ActorRolloutRefWorker  # with adapters the policy is its own reference
+        if needs(config, "values"):
+            roles[Role.Critic] = CriticWorker
+        if config.reward.model_enable:
+            roles[Role.RewardModel] = RewardModelWorker
+        return roles
+
+    def next_events(self, timeout_s: float) -> list[Event]:
+        """Events since the last call; waits up to `timeout_s` for the first."""
+        found: list[Event] = []
+        try:
+            found.append(self.events.get(timeout=timeout_s))
+            while True:
+                found.append(self.events.get_nowait())
+        except queue.Empty:
+            return found
+
+
+@contextmanager
+def logging_to(path: Path) -> Iterator[None]:
+    """Send this process's log records and warnings to a file; the terminal belongs to the display."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handler, root = logging.FileHandler(path), logging.getLogger()
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    handler.setLevel(logging.INFO)
+    root.addHandler(handler)
+    logging.captureWarnings(True)
+    disable_progress_bar()  # type: ignore[no-untyped-call]
+    try:
+        yield
+    finally:
+        logging.captureWarnings(False)
+        root.removeHandler(handler)
+        handler.close()
+
+
+def seed_everything(seed: int) -> None:
+    """Seed the driver's global generators, for user code that draws from them; ours derive their seeds."""
+    np.random.seed(seed)
+    torch.manual_seed(seed)

@@ -1,0 +1,1 @@
+"""What people see: the terminal, `metrics.jsonl` and other trackers, the report, the doctor."""
