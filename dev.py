@@ -5,6 +5,7 @@
     python3 dev.py check [pytest options]        every linter, type check, import rule and test
     python3 dev.py test [pytest options, paths]  the tests only
     python3 dev.py release-check [package ...]   build, install and test each package from its wheel
+    python3 dev.py upstream [--engine]           what reaches into other libraries, on their newest versions
     python3 dev.py python ...                    the Python of the environment
 
 The first run installs (minutes; 3 GB, or 7 where pip finds a CUDA build of torch) into .venv and .hatch, or
@@ -31,6 +32,7 @@ COMMANDS = {
     "check": ["tools/check.py"],
     "test": ["tools/run_tests.py"],
     "release-check": ["tools/release_check.py"],
+    "upstream": ["tools/upstream.py"],
     "python": [],
 }
 

@@ -26,11 +26,12 @@ STATIC = {
         *map(str, Path("tools").rglob("*.py")),
     ],
     "import rules": [str(Path(sys.executable).with_name("lint-imports")), "--no-cache"],
+    "size": [sys.executable, "tools/size.py"],
 }
 
 
 def run_static() -> list[str]:
-    """Run the checks that start nothing; show the output of those that fail and return their names."""
+    """Run the checks that start nothing; show the output of those that fail, and the table of sizes."""
     failed = []
     for name, command in STATIC.items():
         begin = time.monotonic()
@@ -41,6 +42,7 @@ def run_static() -> list[str]:
         )
         if done.returncode:
             failed.append(name)
+        if done.returncode or name == "size":
             print(done.stdout, flush=True)
     return failed
 
