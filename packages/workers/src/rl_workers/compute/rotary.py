@@ -6,6 +6,7 @@ pass is the rotation back. "RoFormer" (https://arxiv.org/abs/2104.09864).
 
 from __future__ import annotations
 
+import inspect
 from types import FunctionType, MethodType
 from typing import Any, cast
 
@@ -47,6 +48,7 @@ def use_fast_rotary(model: nn.Module, dtype: torch.dtype | None = None) -> int:
 
 
 def _fast_forward(forward: Any, dtype: torch.dtype | None) -> FunctionType | None:
+    forward = inspect.unwrap(forward)  # of decorators that rename old keywords, which no model's own call uses
     if not isinstance(forward, FunctionType) or _NAME not in forward.__code__.co_names:
         return None
     own = forward.__globals__.get(_NAME)
