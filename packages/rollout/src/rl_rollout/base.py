@@ -15,6 +15,7 @@ from rl_rollout.batch.generation import Completion, GenerationRequest, derive_se
 from rl_rollout.batch.responses import row_samplings, row_seeds, to_batch, unpad_prompts
 from rl_rollout.config import RolloutConfig, SamplingConfig
 from rl_rollout.errors import EngineStateError, RolloutConfigError, UnknownRolloutError
+from rl_rollout.precision import with_dtype
 
 NamedTensors = Iterator[tuple[str, Tensor]]
 
@@ -199,4 +200,5 @@ def build_rollout(
         raise UnknownRolloutError(
             f"rollout.name={name!r} is not built; available: {', '.join(registered_rollouts())} (or auto)"
         )
-    return _REGISTRY[name](config, model_path, torch.device(device), tokenizer)
+    where = torch.device(device)
+    return _REGISTRY[name](with_dtype(config, where), model_path, where, tokenizer)

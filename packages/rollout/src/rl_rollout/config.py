@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from rl_rollout.errors import RolloutConfigError
+from rl_rollout.precision import AUTO, DTYPES
 
-DTYPES = ("float32", "bfloat16", "float16")
 LOAD_FORMATS = ("auto", "dummy")
 
 
@@ -82,8 +82,8 @@ class RolloutConfig:
     """Longest prompt in tokens."""
     response_length: int = 512
     """Width R of the responses."""
-    dtype: str = "bfloat16"
-    """Precision of the engine's weights: float32, bfloat16 or float16."""
+    dtype: str = AUTO
+    """Precision of the engine: float32, bfloat16, float16, or auto (bfloat16 where the device has it)."""
     tensor_model_parallel_size: int = 1
     """Consecutive ranks that share one model; each holds an engine and all run the same requests."""
     gpu_memory_utilization: float = 0.5
@@ -130,7 +130,8 @@ class RolloutConfig:
             _require(getattr(self, name) >= 1, name, getattr(self, name), "must be at least 1")
         for name in ("kv_cache_memory_bytes", "max_num_batched_tokens", "max_model_len", "lora_rank"):
             _require(getattr(self, name) >= 0, name, getattr(self, name), "must be positive, or 0 to choose")
-        _require(self.dtype in DTYPES, "dtype", self.dtype, f"must be one of {', '.join(DTYPES)}")
+        kinds = (AUTO, *DTYPES)
+        _require(self.dtype in kinds, "dtype", self.dtype, f"must be one of {', '.join(kinds)}")
         _require(
             self.load_format in LOAD_FORMATS,
             "load_format",

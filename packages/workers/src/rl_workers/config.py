@@ -9,10 +9,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from rl_rollout import RolloutConfig
+from rl_rollout.config import RolloutConfig
+from rl_rollout.precision import AUTO, DTYPES
 from rl_workers.errors import WorkerConfigError
-
-DTYPES = ("float32", "bfloat16", "float16")
 
 
 def _check(ok: bool, key: str, value: object, rule: str) -> None:
@@ -88,8 +87,9 @@ class FSDPConfig:
 
     model_dtype: str = "float32"
     """Precision of the stored (sharded) weights and of the optimizer's state."""
-    compute_dtype: str = "bfloat16"
-    """Precision of forward and backward."""
+    compute_dtype: str = AUTO
+    """Precision of forward and backward: float32, bfloat16, float16, or auto (bfloat16 where the device
+    has it)."""
     reduce_dtype: str = "float32"
     """Precision in which gradients are summed over ranks."""
     fsdp_size: int = -1
@@ -102,9 +102,13 @@ class FSDPConfig:
 
     def validate(self, prefix: str) -> None:
         """Raise :class:`WorkerConfigError` on a value that cannot work."""
-        for key in ("model_dtype", "compute_dtype", "reduce_dtype"):
+        for key, kinds in (
+            ("model_dtype", DTYPES),
+            ("compute_dtype", (AUTO, *DTYPES)),
+            ("reduce_dtype", DTYPES),
+        ):
             value = getattr(self, key)
-            _check(value in DTYPES, f"{prefix}.{key}", value, f"choose one of {', '.join(DTYPES)}")
+            _check(value in kinds, f"{prefix}.{key}", value, f"choose one of {', '.join(kinds)}")
         size = self.fsdp_size
         _check(size == -1 or size > 0, f"{prefix}.fsdp_size", size, "must be -1 (all ranks) or positive")
 

@@ -9,8 +9,9 @@ import safetensors
 from ..config.inputs import needs, uses_reference
 from ..config.steps import optimizer_steps_per_batch
 from ..config.tree import PPOConfig
+from .precision import computes_in, emulated
 
-SIZES = {"float32": 4, "bfloat16": 2, "float16": 2}
+SIZES = {"float32": 4, "bfloat16": 2, "float16": 2, "auto": 4}  # auto: only the cluster knows, at most 4
 
 
 def describe_plan(config: PPOConfig) -> str:
@@ -24,6 +25,8 @@ def describe_plan(config: PPOConfig) -> str:
         f"processes   {trainer.nnodes} node(s) x {trainer.n_workers_per_node} on {trainer.device}",
         f"rows        {data.train_batch_size} prompts x {policy.rollout.n} samples = {rows} rows a step, "
         f"{rows / workers:.6g} a rank",
+        f"precision   {computes_in(config)}",
+        *(f"            {line}" for line in emulated(config)),
         f"tokens      at most {data.max_prompt_length} + {data.max_response_length} a row, "
         f"{actor.ppo_max_token_len_per_gpu} in a micro-batch",
         f"optimizer   {optimizer_steps_per_batch(config)} steps a batch: mini-batches of "

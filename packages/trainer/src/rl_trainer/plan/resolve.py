@@ -18,6 +18,7 @@ from ..data.sources import check_source
 from ..errors import ConfigError
 from ..reward.process import load_reward_function
 from ..view.tracking import check_trackers
+from .precision import choose_precision
 
 
 def resolve(config: PPOConfig) -> PPOConfig:
@@ -42,6 +43,7 @@ def resolve(config: PPOConfig) -> PPOConfig:
             )
         trainer.device = "cuda" if torch.cuda.is_available() else "cpu"
     policy.device = config.critic.device = config.reward.model.device = trainer.device
+    choose_precision(config)
     policy.seed = config.critic.seed = trainer.seed
     config.critic.model.path = config.critic.model.path or policy.model.path
     trainer.n_workers_per_node = workers_per_node(config)

@@ -8,10 +8,13 @@ from typing import Any, cast
 import ray
 
 from rl_rollout import engine_env
+from rl_rollout.precision import AUTO, compute_keys, fill_auto
 
 from ..cluster.connection import connected
+from ..cluster.precision import nodes_dtype
 from ..config.tree import PPOConfig
 from ..errors import RLTrainerError, TrainingError
+from ..plan.precision import computes_in, emulated
 from ..plan.resolve import resolve
 from ..state.run_state import FitResult
 from ..view.display import Display
@@ -37,13 +40,22 @@ def run_ppo(
     resolve(config)
     with display or Display() as screen:
         if config.trainer.backend == "local":
+            _tell_precision(config, screen)
             return _run_here(config, runner_class, screen)
         if not ray.is_initialized():
             address = config.trainer.ray_address
             text = f"joining the cluster {address}" if address else "starting Ray"
             screen.show({"kind": "stage", "text": text})
         with connected(config.trainer):
+            if any(getattr(owner, name) == AUTO for owner, name, _ in compute_keys(config)):
+                fill_auto(config, nodes_dtype(config.trainer))
+            _tell_precision(config, screen)
             return _run_remote(config, runner_class, screen)
+
+
+def _tell_precision(config: PPOConfig, screen: Display) -> None:
+    for text in (f"computing in {computes_in(config)}", *emulated(config)):
+        screen.show({"kind": "stage", "text": text})
 
 
 def _run_here(config: PPOConfig, runner_class: type[TaskRunner], screen: Display) -> FitResult:

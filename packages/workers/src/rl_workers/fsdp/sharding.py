@@ -16,6 +16,7 @@ from torch.distributed.fsdp import (
     fully_shard,
 )
 
+from rl_rollout.precision import agreed_dtype
 from rl_workers.config import FSDPConfig
 from rl_workers.fsdp.host_comm import reduce_in_place, use_host_memory
 from rl_workers.fsdp.mesh import FSDPLayout
@@ -30,7 +31,7 @@ def shard(model: HeadedModel, layout: FSDPLayout, fsdp: FSDPConfig, checkpoint_l
     options: dict[str, Any] = {
         "mesh": layout.mesh,
         "mp_policy": MixedPrecisionPolicy(
-            param_dtype=getattr(torch, fsdp.compute_dtype),
+            param_dtype=getattr(torch, agreed_dtype(fsdp.compute_dtype, layout.device)),
             reduce_dtype=getattr(torch, fsdp.reduce_dtype),
         ),
         "offload_policy": offload,

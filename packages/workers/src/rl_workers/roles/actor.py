@@ -18,6 +18,7 @@ from rl_rollout import (
     build_rollout,
     run_agent_loop,
 )
+from rl_rollout.precision import agreed_dtype
 from rl_workers.compute.micro_batches import check_longest_row
 from rl_workers.compute.packing import PackedBatch
 from rl_workers.compute.policy_step import OPTIONAL, REQUIRED, PolicyStep, loss_inputs
@@ -195,7 +196,8 @@ class ActorRolloutRefWorker(TrainedWorker):
     def collect_weights(self) -> DataProto:
         """The actor's weights in the engine's precision, for engines in other processes (`load_weights`)."""
         engine = self.trained()
-        weights = engine.weights(getattr(torch, self.config.rollout.dtype))
+        dtype = agreed_dtype(self.config.rollout.dtype, engine.layout.device)
+        weights = engine.weights(getattr(torch, dtype))
         return pack_weights(weights, keep=engine.layout.rank == 0)
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL, read_only=True)

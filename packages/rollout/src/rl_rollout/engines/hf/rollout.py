@@ -17,6 +17,7 @@ from rl_rollout.config import RolloutConfig
 from rl_rollout.engines.hf.folded_attention import use_folded_attention
 from rl_rollout.engines.hf.sampling import sample_tokens
 from rl_rollout.errors import RolloutConfigError, RolloutDataError
+from rl_rollout.precision import with_dtype
 
 _WIDTH_STEP = 32
 
@@ -36,6 +37,7 @@ class HFRollout(BaseRollout):
                 f"tensor_model_parallel_size={config.tensor_model_parallel_size}: the transformers engine "
                 "holds a whole model per rank; set it to 1 or use rollout.name=vllm"
             )
+        config = with_dtype(config, device)
         model_config = AutoConfig.from_pretrained(model_path, trust_remote_code=config.trust_remote_code)
         self.eos_ids = eos_token_ids(model_path, model_config, tokenizer)
         super().__init__(config, pad_id=pad_token_id(self.eos_ids, tokenizer))

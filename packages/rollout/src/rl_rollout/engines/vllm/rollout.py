@@ -23,6 +23,7 @@ from rl_rollout.config import RolloutConfig
 from rl_rollout.engines.vllm.engine import EngineHandle, create_engine, destroy_engine
 from rl_rollout.engines.vllm.weights import reload_engine, settle_weights
 from rl_rollout.errors import EngineStateError, RolloutConfigError, RolloutDataError
+from rl_rollout.precision import with_dtype
 
 if TYPE_CHECKING:
     from vllm import LLM, SamplingParams
@@ -41,6 +42,7 @@ class vLLMRollout(BaseRollout):  # noqa: N801 - the name users know
     def __init__(
         self, config: RolloutConfig, model_path: str, device: torch.device, tokenizer: Any = None
     ) -> None:
+        config = with_dtype(config, device)
         model_config = AutoConfig.from_pretrained(model_path, trust_remote_code=config.trust_remote_code)
         self.eos_ids = eos_token_ids(model_path, model_config, tokenizer)
         super().__init__(config, pad_id=pad_token_id(self.eos_ids, tokenizer))
