@@ -29,7 +29,8 @@ from rl_rollout import AgentLoop, AgentRow, AsyncEngine, RolloutConfig, Transcri
 STAMPS = "RL_STARTUP_STAMPS"
 BARS = {"hf": 30.0, "vllm": 60.0}
 STAGES = {
-    "starting Ray": "command: interpreter, imports, configuration",
+    "loading torch and Ray, checking the configuration": "command: interpreter, reading the configuration",
+    "starting Ray": "command: imports, checking the configuration",
     "starting the driver program": "Ray",
     "reading prompts": "driver program: process, imports",
     "starting worker processes": "tokenizer, prompts, reward",

@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 from transformers import AutoConfig, AutoModelForSequenceClassification
 
-from rl_trainer import FitResult, load_config, run_ppo
+from rl_trainer import FitResult, TrainingError, load_config, run_ppo
 from rl_trainer.models.tiny import make_tiny_model
+from rl_trainer.run.jobs import EvaluationRunner
 from rl_trainer.tiny import tiny_overrides
 
 ACTOR, ALGORITHM = "actor_rollout_ref.actor", "algorithm"
@@ -174,3 +175,21 @@ def test_an_agent_loop_takes_several_turns_in_one_row(tmp_path: Path) -> None:
     assert trained(lines) and lines[0]["agent/failed_rows/sum"] == 0
     # A turn, an observation and a turn: one turn alone often ends after one token.
     assert all(line["response_length/min"] >= 3 for line in lines)
+
+
+def test_a_run_whose_reward_fails_on_every_row_ends_at_once_and_says_so(tmp_path: Path) -> None:
+    (tmp_path / "broken.py").write_text(
+        "def score(data_source, solution_str, ground_truth, extra_info):\n    return undefined_name\n"
+    )
+    with pytest.raises(TrainingError, match=r"none of \d+ rows has a reward \(raised"):
+        train(tmp_path, "tiny_grpo", f"reward.function={tmp_path / 'broken.py'}:score", "data.val_files=[]")
+
+
+def test_evaluation_leaves_what_the_run_has_written(tmp_path: Path) -> None:
+    train(tmp_path, "tiny_grpo")
+    run = tmp_path / "run"
+    before = {path: path.read_bytes() for path in [run / "config.yaml", *run.glob("generations/*")]}
+    config = load_config("tiny_grpo", [*tiny_overrides(tmp_path), *LOCAL, "trainer.project_name=other"])
+    result = run_ppo(config, EvaluationRunner)
+    assert {path: path.read_bytes() for path in before} == before
+    assert result.steps == 2 and list((run / "evaluations").glob("step_2.jsonl"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -163,6 +164,8 @@ def declare_space(prompts: DataProto, default: SamplingConfig, dtype: str) -> di
 
 RolloutFactory = Callable[[RolloutConfig, str, torch.device, Any], BaseRollout]
 _REGISTRY: dict[str, RolloutFactory] = {}
+# Our own engines stand above this module: named here, and imported when one of theirs is built.
+_OWN_ENGINES = {"hf": "rl_rollout.engines.hf.rollout", "vllm": "rl_rollout.engines.vllm.rollout"}
 
 
 def register_rollout(name: str) -> Callable[[RolloutFactory], RolloutFactory]:
@@ -177,7 +180,7 @@ def register_rollout(name: str) -> Callable[[RolloutFactory], RolloutFactory]:
 
 def registered_rollouts() -> list[str]:
     """Names that `build_rollout` accepts besides "auto"."""
-    return sorted(_REGISTRY)
+    return sorted({*_REGISTRY, *_OWN_ENGINES})
 
 
 def resolve_name(name: str) -> str:
@@ -196,6 +199,8 @@ def build_rollout(
     Raises UnknownRolloutError, which lists what is registered, for a name that isn't.
     """
     name = resolve_name(config.name)
+    if name not in _REGISTRY and name in _OWN_ENGINES:
+        importlib.import_module(_OWN_ENGINES[name])
     if name not in _REGISTRY:
         raise UnknownRolloutError(
             f"rollout.name={name!r} is not built; available: {', '.join(registered_rollouts())} (or auto)"

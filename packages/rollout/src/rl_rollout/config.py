@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 from rl_rollout.errors import RolloutConfigError
@@ -37,7 +38,7 @@ class SamplingConfig:
     """True generates up to `max_tokens` whatever the model says (benchmarks)."""
 
     def __post_init__(self) -> None:
-        _require(self.temperature >= 0, "temperature", self.temperature, "must be at least 0")
+        _require(0 <= self.temperature < math.inf, "temperature", self.temperature, "must be at least 0")
         _require(0 < self.top_p <= 1, "top_p", self.top_p, "must lie in (0, 1]")
         _require(self.top_k >= -1, "top_k", self.top_k, "must be positive, or -1 to keep every token")
         _require(self.max_tokens >= 0, "max_tokens", self.max_tokens, "must be positive, or 0 for the limit")
@@ -126,7 +127,7 @@ class RolloutConfig:
     def __post_init__(self) -> None:
         for name in ("n", "prompt_length", "response_length", "tensor_model_parallel_size"):
             _require(getattr(self, name) >= 1, name, getattr(self, name), "must be at least 1")
-        for name in ("max_num_seqs", "block_size", "hf_batch_size"):
+        for name in ("max_num_seqs", "block_size", "hf_batch_size", "max_turns"):
             _require(getattr(self, name) >= 1, name, getattr(self, name), "must be at least 1")
         for name in ("kv_cache_memory_bytes", "max_num_batched_tokens", "max_model_len", "lora_rank"):
             _require(getattr(self, name) >= 0, name, getattr(self, name), "must be positive, or 0 to choose")

@@ -1,19 +1,22 @@
-"""The console script `rl-trainer`."""
+"""The console script `rl-trainer`.
+
+Every command imports what it needs when it is called: help and errors of the configuration come without the
+seconds that torch and Ray take.
+"""
 
 from __future__ import annotations
 
 import argparse
 import sys
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
-from .config.loading import config_keys, load_config, to_yaml
-from .config.tree import PPOConfig
 from .errors import RLTrainerError
-from .plan.dry_run import describe_plan
-from .plan.resolve import resolve
-from .run.jobs import EvaluationRunner, ExportRunner
-from .run.launch import run_ppo, summary
-from .view import doctor
+from .run.driver import EVALUATION, EXPORT, TRAINING
+
+if TYPE_CHECKING:
+    from .config.tree import PPOConfig
+    from .state.run_state import FitResult
 
 Command = Callable[[argparse.Namespace], str]
 
@@ -49,11 +52,13 @@ def _parser() -> argparse.ArgumentParser:
     add("export", _export, "write a run's newest checkpoint as a Hugging Face model")
     keys = add("keys", _keys, "list configuration keys with type, default and meaning", configured=False)
     keys.add_argument("prefix", nargs="?", default="", help="only keys that start so")
-    add("doctor", lambda options: doctor.report(), "versions, devices and what is missing", configured=False)
+    add("doctor", _doctor, "versions, devices and what is missing", configured=False)
     return parser
 
 
 def _config(options: argparse.Namespace) -> PPOConfig:
+    from .config.loading import load_config
+
     words = list(options.words)
     source = words.pop(0) if words and "=" not in words[0] else None
     return load_config(source, words)
@@ -62,24 +67,56 @@ def _config(options: argparse.Namespace) -> PPOConfig:
 def _train(options: argparse.Namespace) -> str:
     config = _config(options)
     if options.dry_run:
-        return f"{to_yaml(resolve(config))}\n{describe_plan(config)}"
-    return summary(run_ppo(config))
+        return _dry_run(config)
+    result = _run(config, TRAINING)
+
+    from .run.launch import summary
+
+    return summary(result)
+
+
+def _dry_run(config: PPOConfig) -> str:
+    from .config.loading import to_yaml
+    from .plan.dry_run import describe_plan
+    from .plan.resolve import resolve
+
+    return f"{to_yaml(resolve(config))}\n{describe_plan(config)}"
 
 
 def _evaluate(options: argparse.Namespace) -> str:
     config = _config(options)
     config.data.train_files = config.data.train_files or config.data.val_files
-    metrics = run_ppo(config, EvaluationRunner).metrics
+    metrics = _run(config, EVALUATION).metrics
     return "\n".join(f"{key} {value:.4f}" for key, value in metrics.items() if key.startswith("val-core/"))
 
 
 def _export(options: argparse.Namespace) -> str:
-    return f"done: {run_ppo(_config(options), ExportRunner).export}"
+    return f"done: {_run(_config(options), EXPORT).export}"
+
+
+def _run(config: PPOConfig, program: str) -> FitResult:
+    """Say that something happens before importing what takes seconds, then run a driver program."""
+    from .view.display import Display
+
+    display = Display()
+    display.show({"kind": "stage", "text": "loading torch and Ray, checking the configuration"})
+
+    from .run.launch import run_ppo
+
+    return run_ppo(config, program, display)
 
 
 def _keys(options: argparse.Namespace) -> str:
+    from .config.loading import config_keys
+
     chosen = [key for key in config_keys().values() if key.path.startswith(options.prefix)]
     return "\n".join(f"{key.path}: {key.type} = {key.default!r}\n    {key.doc}" for key in chosen)
+
+
+def _doctor(options: argparse.Namespace) -> str:
+    from .view.doctor import report
+
+    return report()
 
 
 if __name__ == "__main__":

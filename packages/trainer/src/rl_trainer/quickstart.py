@@ -46,6 +46,7 @@ def run(arguments: Sequence[str]) -> int:
             else next_run_folder(Path("runs"), config.trainer.total_training_steps)
         )
         sys.stdout.write("preparing the model and the data (the first time takes half a minute)\n")
+        sys.stdout.flush()
         made = overrides(folder)
     except RLTrainerError as error:
         sys.stderr.write(f"error: {error}\n")

@@ -30,7 +30,10 @@ def run(arguments: Sequence[str]) -> int:
     """`[configuration] overrides...`; the default configuration is tiny_grpo."""
     words = list(arguments)
     source = words.pop(0) if words and "=" not in words[0] else "tiny_grpo"
-    return main(["train", source, *tiny_overrides(Path("runs") / source), *words])
+    folder = Path("runs") / source
+    sys.stdout.write(f"making a small model and its data in {folder}\n")
+    sys.stdout.flush()
+    return main(["train", source, *tiny_overrides(folder), *words])
 
 
 if __name__ == "__main__":

@@ -7,16 +7,23 @@ it starts a process; each worker calls them again.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 from rl_rollout.config import RolloutConfig
 from rl_rollout.precision import AUTO, DTYPES
-from rl_workers.errors import WorkerConfigError
-
-
-def _check(ok: bool, key: str, value: object, rule: str) -> None:
-    if not ok:
-        raise WorkerConfigError(f"{key}={value!r}: {rule}")
+from rl_workers.rules import (
+    NORMED,
+    at_least,
+    check,
+    check_aggregation,
+    check_budget,
+    check_device,
+    check_kl_loss,
+    check_loss,
+    check_strategy,
+    positive,
+)
 
 
 @dataclass
@@ -42,8 +49,11 @@ class ModelConfig:
 
     def validate(self, prefix: str) -> None:
         """Raise :class:`WorkerConfigError` on a value that cannot work; ``prefix`` is the key's parent."""
-        _check(bool(self.path), f"{prefix}.path", self.path, "a folder of a Hugging Face model is required")
-        _check(self.lora_rank >= 0, f"{prefix}.lora_rank", self.lora_rank, "must be 0 (off) or more")
+        check(bool(self.path), f"{prefix}.path", self.path, "a folder of a Hugging Face model is required")
+        check(self.lora_rank >= 0, f"{prefix}.lora_rank", self.lora_rank, "must be 0 (off) or more")
+        positive(self, prefix, "lora_alpha")
+        named = bool(self.target_modules) or not self.lora_rank
+        check(named, f"{prefix}.target_modules", self.target_modules, "name what gets an adapter")
 
 
 @dataclass
@@ -71,14 +81,19 @@ class OptimConfig:
 
     def validate(self, prefix: str) -> None:
         """Raise :class:`WorkerConfigError` on a value that cannot work."""
-        _check(self.name in ("adamw", "sgd"), f"{prefix}.name", self.name, "choose adamw or sgd")
+        check(self.name in ("adamw", "sgd"), f"{prefix}.name", self.name, "choose adamw or sgd")
         kinds = ("constant", "linear", "cosine")
         kind = self.lr_scheduler_type
-        _check(kind in kinds, f"{prefix}.lr_scheduler_type", kind, f"choose one of {', '.join(kinds)}")
+        check(kind in kinds, f"{prefix}.lr_scheduler_type", kind, f"choose one of {', '.join(kinds)}")
         steps = self.total_training_steps
         falls = kind != "constant"
-        _check(not falls or steps > 0, f"{prefix}.total_training_steps", steps, f"{kind} needs its length")
-        _check(self.lr >= 0, f"{prefix}.lr", self.lr, "must not be negative")
+        check(not falls or steps > 0, f"{prefix}.total_training_steps", steps, f"{kind} needs its length")
+        at_least(0, self, prefix, "lr", "weight_decay", "lr_warmup_steps")
+        for name in ("beta1", "beta2"):
+            value = getattr(self, name)
+            check(0 <= value < 1, f"{prefix}.{name}", value, "must lie in [0, 1)")
+        share = self.min_lr_ratio
+        check(0 <= share <= 1, f"{prefix}.min_lr_ratio", share, "is a share of lr: between 0 and 1")
 
 
 @dataclass
@@ -108,9 +123,9 @@ class FSDPConfig:
             ("reduce_dtype", DTYPES),
         ):
             value = getattr(self, key)
-            _check(value in kinds, f"{prefix}.{key}", value, f"choose one of {', '.join(kinds)}")
+            check(value in kinds, f"{prefix}.{key}", value, f"choose one of {', '.join(kinds)}")
         size = self.fsdp_size
-        _check(size == -1 or size > 0, f"{prefix}.fsdp_size", size, "must be -1 (all ranks) or positive")
+        check(size == -1 or size > 0, f"{prefix}.fsdp_size", size, "must be -1 (all ranks) or positive")
 
 
 @dataclass
@@ -167,8 +182,24 @@ class ActorConfig:
         """Raise :class:`WorkerConfigError` on a value that cannot work."""
         check_strategy(self.strategy, f"{prefix}.strategy")
         check_budget(self.ppo_max_token_len_per_gpu, f"{prefix}.ppo_max_token_len_per_gpu")
-        sp = self.ulysses_sequence_parallel_size
-        _check(sp >= 1, f"{prefix}.ulysses_sequence_parallel_size", sp, "must be 1 or more")
+        sizes = ("ulysses_sequence_parallel_size", "ppo_mini_batch_size", "ppo_epochs")
+        at_least(1, self, prefix, *sizes)
+        at_least(0, self, prefix, "clip_ratio", "kl_loss_coef", "grad_clip", "loss_scale_factor")
+        finite = math.isfinite(self.entropy_coeff)
+        check(finite, f"{prefix}.entropy_coeff", self.entropy_coeff, "must be a finite number")
+        for name in ("clip_ratio_low", "clip_ratio_high"):
+            value = getattr(self, name)
+            rule = "must be 0 or more, or -1 for clip_ratio"
+            check(value == -1 or 0 <= value < math.inf, f"{prefix}.{name}", value, rule)
+        dual = self.clip_ratio_c
+        check(1 < dual < math.inf, f"{prefix}.clip_ratio_c", dual, "bounds a ratio: must be above 1")
+        check_kl_loss(self.kl_loss_type, f"{prefix}.kl_loss_type")
+        check_aggregation(self.loss_agg_mode, prefix)
+        normed, constant = self.loss_agg_mode == NORMED, self.loss_scale_factor
+        rule = f"loss_agg_mode={NORMED} needs its constant, e.g. the longest response; other modes have none"
+        check(normed == (constant > 0), f"{prefix}.loss_scale_factor", constant, rule)
+        loss = self.policy_loss
+        check_loss(loss.loss_mode, loss.options, f"{prefix}.policy_loss")
         self.optim.validate(f"{prefix}.optim")
         self.fsdp_config.validate(f"{prefix}.fsdp_config")
 
@@ -200,6 +231,7 @@ class ActorRolloutRefConfig:
         check_device(self.device, "actor_rollout_ref.device")
         self.model.validate("actor_rollout_ref.model")
         self.actor.validate("actor_rollout_ref.actor")
+        at_least(0, self.ref, "actor_rollout_ref.ref", "log_prob_max_token_len_per_gpu")
         self.ref.fsdp_config.validate("actor_rollout_ref.ref.fsdp_config")
 
 
@@ -236,6 +268,11 @@ class CriticConfig:
         check_device(self.device, "critic.device")
         check_strategy(self.strategy, "critic.strategy")
         check_budget(self.ppo_max_token_len_per_gpu, "critic.ppo_max_token_len_per_gpu")
+        sizes = ("ulysses_sequence_parallel_size", "ppo_mini_batch_size", "ppo_epochs")
+        at_least(1, self, "critic", *sizes)
+        positive(self, "critic", "cliprange_value")
+        at_least(0, self, "critic", "grad_clip")
+        check_aggregation(self.loss_agg_mode, "critic", without=NORMED)
         self.model.validate("critic.model")
         self.optim.validate("critic.optim")
         self.fsdp_config.validate("critic.fsdp_config")
@@ -260,23 +297,14 @@ class RewardModelConfig:
 
     def validate(self) -> None:
         """Raise :class:`WorkerConfigError` on a value that cannot work."""
-        check_device(self.device, "reward.device")
-        check_strategy(self.strategy, "reward.strategy")
-        check_budget(self.forward_max_token_len_per_gpu, "reward.forward_max_token_len_per_gpu")
-        self.model.validate("reward.model")
-        self.fsdp_config.validate("reward.fsdp_config")
-
-
-def check_strategy(value: str, key: str) -> None:
-    """Raise unless ``value`` names an engine that is built."""
-    _check(value in ("fsdp", "fsdp2"), key, value, "no such engine is built; built: fsdp")
-
-
-def check_budget(value: int, key: str) -> None:
-    """Raise unless ``value`` is a possible number of tokens."""
-    _check(value > 0, key, value, "a micro-batch holds at least one token")
-
-
-def check_device(value: str, key: str) -> None:
-    """Raise unless ``value`` names a device kind."""
-    _check(value in ("auto", "cpu", "cuda"), key, value, "choose auto, cpu or cuda")
+        check_device(self.device, "reward.model.device")
+        check_strategy(self.strategy, "reward.model.strategy")
+        check_budget(self.forward_max_token_len_per_gpu, "reward.model.forward_max_token_len_per_gpu")
+        positive(self, "reward.model", "max_length")
+        self.model.validate("reward.model.model")
+        for name in ("lora_rank", "enable_gradient_checkpointing"):
+            value = getattr(self.model, name)
+            check(
+                not value, f"reward.model.model.{name}", value, "a reward model is not trained: leave it out"
+            )
+        self.fsdp_config.validate("reward.model.fsdp_config")

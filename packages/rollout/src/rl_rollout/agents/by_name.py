@@ -5,9 +5,10 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, cast
 
 from rl_rollout.agents.loop import AgentLoop
 from rl_rollout.agents.tool_loop import ToolLoop
@@ -26,25 +27,40 @@ def build_agent_loop(config: RolloutConfig, tokenizer: Any) -> AgentLoop | None:
         RolloutConfigError: the name can't be resolved, or what it gives is no agent loop.
     """
     name = config.agent_loop
+    make = find_agent_loop(name)
+    if make is None:
+        return None
+    loop = make(config, tokenizer)
+    if not isinstance(loop, AgentLoop):
+        raise RolloutConfigError(f"agent_loop={name!r} gave {type(loop).__name__}, not an AgentLoop")
+    return loop
+
+
+def find_agent_loop(name: str) -> Callable[[RolloutConfig, Any], Any] | None:
+    """What makes the loop of that name, called with (config, tokenizer); None for "".
+
+    Raises:
+        RolloutConfigError: the name can't be resolved.
+    """
     if not name:
         return None
     if name == "tool":
-        return ToolLoop(tokenizer, [Calculator(), PythonTool()], config.max_turns)
+        return _tool_loop
     module, colon, function = name.rpartition(":")
     try:
         if not colon:
             raise ImportError("it has no colon")
         found = _load_file(Path(module)) if module.endswith(".py") else importlib.import_module(module)
-        make = getattr(found, function)
-    except (ImportError, AttributeError, OSError) as error:
+        return cast(Callable[[RolloutConfig, Any], Any], getattr(found, function))
+    except (ImportError, AttributeError, OSError, SyntaxError) as error:
         raise RolloutConfigError(
             f"agent_loop={name!r} can't be used ({error}): write 'tool', package.module:function or "
             "path/to/file.py:function"
         ) from error
-    loop = make(config, tokenizer)
-    if not isinstance(loop, AgentLoop):
-        raise RolloutConfigError(f"agent_loop={name!r} gave {type(loop).__name__}, not an AgentLoop")
-    return loop
+
+
+def _tool_loop(config: RolloutConfig, tokenizer: Any) -> AgentLoop:
+    return ToolLoop(tokenizer, [Calculator(), PythonTool()], config.max_turns)
 
 
 def _load_file(path: Path) -> ModuleType:

@@ -16,7 +16,7 @@ from rl_controller import (
 )
 from rl_rollout import engine_env
 
-from ..config.steps import optimizer_steps_per_batch
+from ..config.steps import set_schedules
 from ..config.tree import PPOConfig
 from ..reward.worker import RewardFn, RewardWorker
 from .roles import ResourcePoolManager, Role
@@ -54,7 +54,7 @@ class Workers:
         Returns:
             One group per role; roles of one pool share its processes.
         """
-        self._set_schedules(total_steps)
+        set_schedules(self.config, total_steps)
         # Rewards are computed where the rows are trained on: engines of their own may be busy sampling.
         pools = self.manager.mapping
         pools.setdefault(Role.RuleReward, pools[self.policy])
@@ -81,11 +81,6 @@ class Workers:
             group.shutdown()
         for pool in self.manager.resource_pool_dict.values():
             pool.release()
-
-    def _set_schedules(self, total_steps: int) -> None:
-        steps = max(1, total_steps * optimizer_steps_per_batch(self.config))
-        self.config.actor_rollout_ref.actor.optim.total_training_steps = steps
-        self.config.critic.optim.total_training_steps = steps
 
     def _start_pool(self, name: str, pool: RayResourcePool, worker: FusedWorker) -> WorkerGroup:
         trainer = self.config.trainer

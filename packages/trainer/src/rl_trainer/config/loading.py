@@ -16,10 +16,13 @@ from typing import Any, TypeVar, cast, get_type_hints
 from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from rl_rollout.errors import RLRolloutError
+
 from ..errors import ConfigError
 from .tree import DERIVED, PPOConfig
 
 T = TypeVar("T")
+BOOLEANS = ("true", "false", "yes", "no", "on", "off", "0", "1")
 CONFIG_FOLDER = Path(__file__).parent / "shipped"
 
 
@@ -48,17 +51,28 @@ def load_config(source: str | Path | None = None, overrides: Sequence[str] = ())
     file = OmegaConf.create({}) if source is None else _read_yaml(_find(source))
     check_keys(_leaves(file), "the configuration file")
     tree = OmegaConf.merge(OmegaConf.structured(PPOConfig), file) if source is not None else _defaults()
-    for text in overrides:
-        key, equals, value = text.partition("=")
+    words = [text.partition("=") for text in overrides]
+    for text, (key, equals, _) in zip(overrides, words, strict=True):
         if not equals or not key:
             raise ConfigError(f"override {text!r}: write it as dotted.key=value, e.g. trainer.seed=1")
-        check_keys([key], "an override")
-        _check_list(key, value)
+    check_keys([key for key, _, _ in words], "an override")
+    for key, _, value in words:
+        _check_form(key, value)
+    try:
+        tree = OmegaConf.merge(tree, OmegaConf.from_dotlist(list(overrides)))
+    except OmegaConfBaseException:
+        tree = _merged_one_by_one(cast(DictConfig, tree), words)
+    return _built(cast(DictConfig, tree), PPOConfig)
+
+
+def _merged_one_by_one(tree: DictConfig, words: Sequence[tuple[str, str, str]]) -> DictConfig:
+    """Slower, but knows which override is wrong."""
+    for key, _, value in words:
         try:
-            tree = OmegaConf.merge(tree, OmegaConf.from_dotlist([f"{key}={value}"]))
+            tree = cast(DictConfig, OmegaConf.merge(tree, OmegaConf.from_dotlist([f"{key}={value}"])))
         except OmegaConfBaseException as error:
             raise ConfigError(f"{key}={value}: {_first_line(error)}") from error
-    return omega_conf_to_dataclass(cast(DictConfig, tree), PPOConfig)
+    return tree
 
 
 def omega_conf_to_dataclass(node: DictConfig | ListConfig | Mapping[str, Any], dataclass_type: type[T]) -> T:
@@ -69,9 +83,19 @@ def omega_conf_to_dataclass(node: DictConfig | ListConfig | Mapping[str, Any], d
     """
     try:
         tree = OmegaConf.merge(OmegaConf.structured(dataclass_type), node)
+    except OmegaConfBaseException as error:
+        raise ConfigError(_first_line(error)) from error
+    return _built(cast(DictConfig, tree), dataclass_type)
+
+
+def _built(tree: DictConfig, dataclass_type: type[T]) -> T:
+    """The dataclass that a structured tree stands for; its classes check themselves as they are made."""
+    try:
         return cast(T, OmegaConf.to_object(tree))
     except OmegaConfBaseException as error:
         raise ConfigError(_first_line(error)) from error
+    except RLRolloutError as error:
+        raise ConfigError(f"actor_rollout_ref.rollout, or its val: {error}") from error
 
 
 def to_yaml(config: PPOConfig) -> str:
@@ -84,33 +108,38 @@ def to_yaml(config: PPOConfig) -> str:
 
 
 def check_keys(keys: Sequence[str], where: str) -> None:
-    """Raise a `ConfigError` for the first key that is in no dataclass of the tree."""
+    """Raise a `ConfigError` that names every key that is in no dataclass of the tree."""
     known = config_keys()
     groups = {path.rpartition(".")[0] for path in known}
+    problems = []
     for key in keys:
-        if key in known or key in groups:
+        if key in known or key in groups or _is_entry(key):
             continue
         if key in DERIVED:
-            raise ConfigError(f"{key!r} in {where} follows from another key: set {DERIVED[key]}")
-        raise ConfigError(f"{key!r} in {where} is not a configuration key.{_suggestion(key, list(known))}")
+            problems.append(f"{key!r} in {where} follows from another key: set {DERIVED[key]}")
+        else:
+            hint = _suggestion(key, list(known))
+            problems.append(f"{key!r} in {where} is not a configuration key.{hint}")
+    if problems:
+        raise ConfigError("\n".join(problems))
 
 
 @cache
 def config_keys(root: type = PPOConfig) -> dict[str, Key]:
     """Every leaf that a user may set, by its dotted path, with type, default and documentation."""
-    return {key.path: key for key in _walk(root, "") if key.path not in DERIVED}
+    return {key.path: key for key in _walk(root(), "") if key.path not in DERIVED}
 
 
-def _walk(cls: type, prefix: str) -> list[Key]:
-    hints, docs, keys = get_type_hints(cls), field_docs(cls), []
-    instance = cls()
-    for field in fields(cls):
-        path, hint = prefix + field.name, hints[field.name]
-        if is_dataclass(hint):
-            keys += _walk(cast(type, hint), path + ".")
+def _walk(node: Any, prefix: str) -> list[Key]:
+    """The leaves below a dataclass; defaults are those of the whole tree, which a parent may set."""
+    hints, docs, keys = get_type_hints(type(node)), field_docs(type(node)), []
+    for field in fields(node):
+        path, hint, value = prefix + field.name, hints[field.name], getattr(node, field.name)
+        if is_dataclass(value):
+            keys += _walk(value, path + ".")
         else:
             name = getattr(hint, "__name__", str(hint)) if "[" not in str(hint) else str(hint)
-            keys.append(Key(path, name, getattr(instance, field.name), docs.get(field.name, "")))
+            keys.append(Key(path, name, value, docs.get(field.name, "")))
     return keys
 
 
@@ -163,9 +192,17 @@ def _leaves(node: DictConfig, prefix: str = "") -> list[str]:
     return paths
 
 
-def _check_list(key: str, value: str) -> None:
-    """Raise a `ConfigError` where one value is given for a list."""
+def _is_entry(key: str) -> bool:
+    """Whether a key is an entry of a mapping, e.g. an option of a loss."""
+    parent = config_keys().get(key.rpartition(".")[0])
+    return parent is not None and parent.type.startswith("dict[")
+
+
+def _check_form(key: str, value: str) -> None:
+    """Raise a `ConfigError` where one value is given for a list, or a number for a yes or no."""
     found = config_keys().get(key)
+    if found is not None and found.type == "bool" and value.lower() not in BOOLEANS:
+        raise ConfigError(f"{key}={value}: write true or false")
     if found is not None and found.type.startswith("list[") and not value.startswith("["):
         raise ConfigError(
             f"{key}={value}: the value is a list, also where it has one entry: '{key}=[{value}]'"

@@ -8,7 +8,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from rl_workers import ActorRolloutRefConfig, CriticConfig, RewardModelConfig
+from rl_workers.config import ActorRolloutRefConfig, CriticConfig, RewardModelConfig
+
+from .rules import at_least, check, one_of, positive, within
+
+KL_PENALTIES = ("k1", "k2", "k3", "abs", "kl", "mse", "low_var_kl")
+"""Estimators that read the sampled tokens' log-probs alone; `full` would need the vocabulary's."""
 
 
 @dataclass
@@ -38,6 +43,12 @@ class DataConfig:
     shuffle: bool = True
     """Shuffle the training prompts anew in each epoch, as a function of the seed and the epoch."""
 
+    def validate(self, prefix: str) -> None:
+        """Raise a `ConfigError` for a value that can't work; `prefix` is the keys' parent."""
+        check(bool(self.prompt_key), f"{prefix}.prompt_key", self.prompt_key, "name the prompts' column")
+        for name in ("train_batch_size", "max_prompt_length", "max_response_length", "reasoning_gym_size"):
+            positive(f"{prefix}.{name}", getattr(self, name))
+
 
 @dataclass
 class RewardConfig:
@@ -58,6 +69,13 @@ class RewardConfig:
     overlong_penalty_factor: float = 1.0
     """Largest overlong penalty."""
 
+    def validate(self, prefix: str) -> None:
+        """Raise a `ConfigError` for a value that can't work."""
+        positive(f"{prefix}.timeout_s", self.timeout_s)
+        positive(f"{prefix}.num_processes", self.num_processes)
+        at_least(f"{prefix}.overlong_buffer_len", self.overlong_buffer_len, 0)
+        at_least(f"{prefix}.overlong_penalty_factor", self.overlong_penalty_factor, 0)
+
 
 @dataclass
 class KLControlConfig:
@@ -71,6 +89,13 @@ class KLControlConfig:
     """Adaptive: samples over which the coefficient reacts."""
     target_kl: float = 0.1
     """Adaptive: KL to hold."""
+
+    def validate(self, prefix: str) -> None:
+        """Raise a `ConfigError` for a value that can't work."""
+        one_of(f"{prefix}.type", self.type, ("fixed", "adaptive"))
+        at_least(f"{prefix}.kl_coef", self.kl_coef, 0)
+        positive(f"{prefix}.horizon", self.horizon)
+        positive(f"{prefix}.target_kl", self.target_kl)
 
 
 @dataclass
@@ -106,6 +131,20 @@ class RolloutCorrectionConfig:
     rollout_rs_lower: float = 0.0
     """Lower bound of the ratio; 0: one over the upper bound."""
 
+    def validate(self, prefix: str) -> None:
+        """Raise a `ConfigError` for a value that can't work."""
+        one_of(f"{prefix}.rollout_is", self.rollout_is, ("none", "token", "sequence"))
+        one_of(f"{prefix}.rollout_rs", self.rollout_rs, ("none", "ratio", "k2", "k3"))
+        one_of(f"{prefix}.rollout_rs_level", self.rollout_rs_level, ("token", "sum", "mean", "max"))
+        for kind in ("rollout_is", "rollout_rs"):
+            upper, lower = getattr(self, f"{kind}_upper"), getattr(self, f"{kind}_lower")
+            positive(f"{prefix}.{kind}_upper", upper)
+            key = f"{prefix}.{kind}_lower"
+            check(0 <= lower < upper, key, lower, f"must be 0 (off) or more, and below {kind}_upper={upper}")
+        bounded = self.rollout_rs in ("k2", "k3") and self.rollout_rs_lower > 0
+        key = f"{prefix}.rollout_rs_lower"
+        check(not bounded, key, self.rollout_rs_lower, f"{self.rollout_rs} is 0 at best: only ratio has one")
+
     @property
     def active(self) -> bool:
         """Whether weights or rejections are computed."""
@@ -140,6 +179,20 @@ class AlgorithmConfig:
     """gdpo: one weight per component; empty: 1 each."""
     clip_cov_ratio: float = 0.0002
     """Share of tokens that the losses clip_cov and kl_cov choose."""
+
+    def validate(self, prefix: str) -> None:
+        """Raise a `ConfigError` for a value that can't work."""
+        within(f"{prefix}.gamma", self.gamma, 0, 1)
+        within(f"{prefix}.lam", self.lam, 0, 1)
+        within(f"{prefix}.clip_cov_ratio", self.clip_cov_ratio, 0, 1)
+        one_of(f"{prefix}.kl_penalty", self.kl_penalty.removesuffix("+"), KL_PENALTIES)
+        most = f"{prefix}.filter_groups.max_num_gen_batches"
+        positive(most, self.filter_groups.max_num_gen_batches)
+        weights, keys = self.gdpo_reward_weights, self.gdpo_reward_keys
+        rule = f"must hold one number for each of gdpo_reward_keys={keys}, or nothing"
+        check(len(weights) in (0, len(keys)), f"{prefix}.gdpo_reward_weights", weights, rule)
+        self.kl_ctrl.validate(f"{prefix}.kl_ctrl")
+        self.rollout_correction.validate(f"{prefix}.rollout_correction")
 
 
 @dataclass
@@ -199,6 +252,20 @@ class TrainerConfig:
     timeout_s: float = 3600.0
     """Longest wait for any one call to the workers; the error says which call it was."""
 
+    def validate(self, prefix: str) -> None:
+        """Raise a `ConfigError` for a value that can't work."""
+        one_of(f"{prefix}.resume_mode", self.resume_mode, ("auto", "disable"))
+        one_of(f"{prefix}.backend", self.backend, ("ray", "local"))
+        one_of(f"{prefix}.device", self.device, ("auto", "cpu", "cuda"))
+        for name in ("max_ckpt_to_keep", "timeout_s", "total_epochs", "nnodes", "val_n"):
+            positive(f"{prefix}.{name}", getattr(self, name))
+        counts = ("n_workers_per_node", "n_gpus_per_node", "n_rollout_workers_per_node", "staleness", "seed")
+        for name in (*counts, "critic_warmup"):
+            at_least(f"{prefix}.{name}", getattr(self, name), 0)
+        for name in ("total_training_steps", "test_freq", "save_freq"):
+            at_least(f"{prefix}.{name}", getattr(self, name), -1)
+        check(bool(self.default_local_dir), f"{prefix}.default_local_dir", "", "name the run's folder")
+
 
 @dataclass
 class PPOConfig:
@@ -216,6 +283,13 @@ class PPOConfig:
     """Advantages."""
     trainer: TrainerConfig = field(default_factory=TrainerConfig)
     """Run."""
+
+    def validate(self) -> None:
+        """Raise a `ConfigError` for the first value of the trainer's own keys that can't work."""
+        self.data.validate("data")
+        self.reward.validate("reward")
+        self.algorithm.validate("algorithm")
+        self.trainer.validate("trainer")
 
 
 DERIVED = {

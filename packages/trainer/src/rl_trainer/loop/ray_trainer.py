@@ -32,7 +32,7 @@ from .correction import correct
 from .dynamic_sampling import fill_up
 from .metrics import Metrics, data_metrics, throughput, timed
 from .rollouts import Rollouts
-from .scoring import Scoring, greedy_scores, overlong_penalties
+from .scoring import Scoring, greedy_scores, overlong_penalties, without_value
 from .step_batch import LOG_PROB_COLUMNS, StepBatch
 from .updates import actor_plan, balanced, critic_plan, update_in_mini_batches
 from .validation import Validator
@@ -176,7 +176,7 @@ class RayPPOTrainer:
         with timed(self.metrics, "reward"):
             result = self.scoring.by_rule(batch)
             raw = result.scores + self.scoring.by_model(batch)
-        lost = raw.isnan()
+        lost = without_value(raw, result, f"step {self.global_step}, logs in {self.recorder.run}/logs")
         scores = torch.nan_to_num(raw) + overlong_penalties(self.config, batch["response_lengths"])
         batch.put(raw_scores=raw, scores=scores.masked_fill(lost, 0.0))
         if lost.any():

@@ -11,6 +11,7 @@ from rl_protocol import DataProto
 from rl_rollout import greedy_sampling
 
 from ..config.tree import PPOConfig
+from ..errors import TrainingError
 from ..reward.manager import RewardResult
 from .metrics import Metrics
 from .rollouts import Rollouts
@@ -41,6 +42,27 @@ class Scoring:
         data = batch.to_workers(LOG_PROB_COLUMNS, {}, ["uid", "raw_prompt"])
         scored: DataProto = self.model.compute_rm_score(data)
         return tensors_of(scored)["rm_scores"].sum(1)
+
+
+def without_value(scores: torch.Tensor, result: RewardResult, where: str) -> torch.Tensor:
+    """Rows that got no value, `[B]` bool.
+
+    Args:
+        scores: `[B]`, NaN where there is none.
+        result: counts what went wrong.
+        where: the step, and where the workers write, for the message.
+
+    Raises:
+        TrainingError: no row has one: the step, and each one after it, would learn from nothing.
+    """
+    lost = scores.isnan()
+    if len(lost) and bool(lost.all()):
+        counts = ", ".join(f"{kind} {count}" for kind, count in result.failures.items() if count)
+        raise TrainingError(
+            f"{where}: none of {len(lost)} rows has a reward ({counts or 'NaN'}); the log says what each "
+            "call did: mend reward.function, and run the same command again"
+        )
+    return lost
 
 
 def overlong_penalties(config: PPOConfig, lengths: torch.Tensor) -> torch.Tensor:

@@ -34,6 +34,9 @@ class Validator:
         recorder: tells of it; knows the configuration and the run's folder.
     """
 
+    folder = "generations"
+    """Where samples are kept, below the run's folder."""
+
     def __init__(
         self,
         dataset: PromptDataset | None,
@@ -60,8 +63,7 @@ class Validator:
             rows, measured = self._answers(self.dataset)
         scores = validation_metrics(rows)
         state.validations[state.global_step] = headline(scores)
-        folder = self.recorder.run / "generations"
-        write_samples(folder / f"step_{state.global_step}.jsonl", rows)
+        write_samples(self.recorder.run / self.folder / f"step_{state.global_step}.jsonl", rows)
         self.recorder.validation(scores, state.global_step)
         return metrics | measured | scores
 

@@ -15,14 +15,12 @@ import sys
 import tempfile
 import zipfile
 from pathlib import Path
-from typing import Any
-
-import numpy as np
-import torch
-from safetensors.torch import save_file
-from transformers import AutoTokenizer, LlamaConfig
+from typing import TYPE_CHECKING, Any
 
 from ..errors import DataError
+
+if TYPE_CHECKING:
+    import numpy as np
 
 logger = logging.getLogger(__name__)
 
@@ -110,6 +108,10 @@ def find_gguf(work: Path) -> Path:
 def convert(source: Path, target: Path) -> None:
     """Write a Hugging Face folder (float32 safetensors, config, tokenizer) from a Llama GGUF file."""
     import gguf
+    import numpy as np
+    import torch
+    from safetensors.torch import save_file
+    from transformers import AutoTokenizer, LlamaConfig
 
     reader = gguf.GGUFReader(source)
 

@@ -4,11 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import torch
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
-from transformers.utils.logging import disable_progress_bar
-
 from ..data.tasks import LETTERS
 
 CHARACTERS = f"={LETTERS}"
@@ -19,6 +14,11 @@ def make_tiny_model(folder: Path, seed: int = 0, characters: str = CHARACTERS) -
 
     Every character of `characters` is one token; there are no others but `<pad> <bos> <eos> <unk>`.
     """
+    import torch
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+    from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+    from transformers.utils.logging import disable_progress_bar
+
     special = ["<pad>", "<bos>", "<eos>", "<unk>"]
     vocabulary = {token: i for i, token in enumerate([*special, *characters])}
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))

@@ -9,6 +9,7 @@ import safetensors
 from ..config.inputs import needs, uses_reference
 from ..config.steps import optimizer_steps_per_batch
 from ..config.tree import PPOConfig
+from .inert import inert_keys
 from .precision import computes_in, emulated
 
 SIZES = {"float32": 4, "bfloat16": 2, "float16": 2, "auto": 4}  # auto: only the cluster knows, at most 4
@@ -35,6 +36,7 @@ def describe_plan(config: PPOConfig) -> str:
         f"advantages  {config.algorithm.adv_estimator}",
         f"loss        {actor.policy_loss.loss_mode}, {actor.loss_agg_mode}",
         *memory_lines(config, workers),
+        *(f"unread      {line}" for line in inert_keys(config)),
     ]
     return "\n".join(lines)
 

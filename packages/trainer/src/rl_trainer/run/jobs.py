@@ -9,19 +9,28 @@ from .task_runner import TaskRunner
 
 
 class EvaluationRunner(TaskRunner):
-    """Scores the run's newest checkpoint, or the model itself where there is none, on `data.val_files`."""
+    """Scores the run's newest checkpoint, or the model itself where there is none, on `data.val_files`.
+
+    What the run has written stays: samples go to `<run>/evaluations`.
+    """
+
+    keeps_config = False
 
     def work(self, trainer: RayPPOTrainer) -> FitResult:
         """Load and validate once."""
         if trainer.val_dataset is None:
             raise ConfigError("data.val_files is empty: name the files to evaluate on")
         trainer.load_checkpoint()
+        trainer.sync_weights()
+        trainer.validator.folder = "evaluations"
         trainer.validate()
         return trainer.state.result(trainer.metrics)
 
 
 class ExportRunner(TaskRunner):
     """Writes the run's newest checkpoint as a Hugging Face model to `<run>/export`."""
+
+    keeps_config = False
 
     def work(self, trainer: RayPPOTrainer) -> FitResult:
         """Load and export."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import ray
 
@@ -14,23 +14,27 @@ from ..cluster.connection import connected
 from ..cluster.precision import nodes_dtype
 from ..config.tree import PPOConfig
 from ..errors import RLTrainerError, TrainingError
+from ..plan.inert import inert_keys
 from ..plan.precision import computes_in, emulated
 from ..plan.resolve import resolve
 from ..state.run_state import FitResult
 from ..view.display import Display
-from .task_runner import TaskRunner
+from .driver import TRAINING, Driver, find_runner
+
+if TYPE_CHECKING:
+    from .task_runner import TaskRunner
 
 ANSWER_TIMEOUT_S = 300.0
 
 
 def run_ppo(
-    config: PPOConfig, runner_class: type[TaskRunner] = TaskRunner, display: Display | None = None
+    config: PPOConfig, runner_class: type[TaskRunner] | str = TRAINING, display: Display | None = None
 ) -> FitResult:
     """Check the configuration, get a cluster, train, and leave no process behind.
 
     Args:
         config: not yet resolved; it is checked before Ray starts.
-        runner_class: the driver program.
+        runner_class: the driver program; given as `package.module:name`, it is imported only where it runs.
         display: where events are shown; None: the terminal.
 
     Raises:
@@ -39,6 +43,8 @@ def run_ppo(
     """
     resolve(config)
     with display or Display() as screen:
+        for line in inert_keys(config):
+            screen.show({"kind": "stage", "text": line})
         if config.trainer.backend == "local":
             _tell_precision(config, screen)
             return _run_here(config, runner_class, screen)
@@ -58,17 +64,17 @@ def _tell_precision(config: PPOConfig, screen: Display) -> None:
         screen.show({"kind": "stage", "text": text})
 
 
-def _run_here(config: PPOConfig, runner_class: type[TaskRunner], screen: Display) -> FitResult:
+def _run_here(config: PPOConfig, runner_class: type[TaskRunner] | str, screen: Display) -> FitResult:
     """The whole program in this process, with one worker: a breakpoint stops anywhere."""
     os.environ.update(engine_env(config.trainer.device))
-    return runner_class(screen.show).run(config)
+    return find_runner(runner_class)(screen.show).run(config)
 
 
-def _run_remote(config: PPOConfig, runner_class: type[TaskRunner], screen: Display) -> FitResult:
+def _run_remote(config: PPOConfig, runner_class: type[TaskRunner] | str, screen: Display) -> FitResult:
     """The driver program as an actor of the cluster."""
     screen.show({"kind": "stage", "text": "starting the driver program"})
-    remote: Any = ray.remote(runner_class)
-    runner = remote.options(num_cpus=0, max_concurrency=2).remote()
+    remote: Any = ray.remote(Driver)
+    runner = remote.options(num_cpus=0, max_concurrency=2).remote(runner_class)
     logs = f"{config.trainer.default_local_dir}/logs"
     try:
         return _follow(runner, config, screen)

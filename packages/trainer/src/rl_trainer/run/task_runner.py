@@ -34,6 +34,7 @@ class TaskRunner:
     """
 
     trainer_class: type[RayPPOTrainer] = RayPPOTrainer
+    keeps_config = True  # whether <run>/config.yaml becomes this job's configuration
 
     def __init__(self, listener: Callable[[Event], None] | None = None) -> None:
         """Args: listener: gets each event at once; None: they wait for `next_events`."""
@@ -47,7 +48,8 @@ class TaskRunner:
             return self._run(config, run)
 
     def _run(self, config: PPOConfig, run: Path) -> FitResult:
-        (run / "config.yaml").write_text(to_yaml(config))
+        if self.keeps_config:
+            (run / "config.yaml").write_text(to_yaml(config))
         seed_everything(config.trainer.seed)
         tokenizer = AutoTokenizer.from_pretrained(
             config.actor_rollout_ref.model.path,

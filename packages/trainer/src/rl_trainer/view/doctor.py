@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import shutil
+import subprocess
 
-import torch
+from rl_rollout.precision import native_dtype
 
 from ..config.versions import versions
 from ..models.smollm2 import cache_folder
@@ -26,14 +28,42 @@ OPTIONAL = {
 }
 
 
+NVIDIA_SMI_TIMEOUT_S = 5.0
+
+
 def report() -> str:
     """Several lines of text."""
-    lines = [f"{name:14} {version}" for name, version in versions().items()]
-    cuda = torch.cuda.is_available()
-    devices = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())] if cuda else []
-    lines.append(f"{'devices':14} {', '.join(devices) or f'{os.cpu_count()} CPU cores, no CUDA device'}")
+    found = versions()
+    lines = [f"{name:14} {version}" for name, version in found.items()]
+    lines += device_lines(cuda_devices(), cpu_build=found.get("torch", "").endswith("+cpu"))
     lines.append(f"{'model cache':14} {cache_folder()}")
     for module, (purpose, command) in OPTIONAL.items():
         if importlib.util.find_spec(module) is None:
             lines.append(f"missing        {module} (for {purpose}): {command}")
     return "\n".join(lines)
+
+
+def device_lines(cuda: list[str], cpu_build: bool) -> list[str]:
+    """What a run would compute on, and in which precision where that is a processor."""
+    if cuda and not cpu_build:
+        chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
+        only = "" if chosen is None else f" (CUDA_VISIBLE_DEVICES={chosen})"
+        return [f"{'devices':14} {', '.join(cuda)}{only}"]
+    unused = f"; {', '.join(cuda)} unused: torch is a CPU build" if cuda else ", no CUDA device"
+    return [
+        f"{'devices':14} {os.cpu_count()} CPU cores{unused}",
+        f"{'precision':14} {native_dtype('cpu')} (auto on this processor)",
+    ]
+
+
+def cuda_devices() -> list[str]:
+    """Names of the NVIDIA devices, by their driver's own program: torch would take seconds to say."""
+    program = shutil.which("nvidia-smi")
+    if program is None:
+        return []
+    query = [program, "--query-gpu=name", "--format=csv,noheader"]
+    try:
+        done = subprocess.run(query, capture_output=True, text=True, timeout=NVIDIA_SMI_TIMEOUT_S)
+    except (OSError, subprocess.TimeoutExpired):
+        return []
+    return [line.strip() for line in done.stdout.splitlines() if line.strip()] if done.returncode == 0 else []

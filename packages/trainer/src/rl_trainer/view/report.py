@@ -33,7 +33,8 @@ def write_report(run: Path) -> Path:
     Raises:
         DataError: the folder holds no metrics.
     """
-    lines: list[Line] = [json.loads(line) for line in read_lines(run / "metrics.jsonl")]
+    found: list[Line] = [json.loads(line) for line in read_lines(run / "metrics.jsonl")]
+    lines = [{key: value for key, value in line.items() if value is not None} for line in found]
     if not lines:
         raise DataError(f"{run} holds no metrics.jsonl with a finished step: is it the folder of a run?")
     config = run / "config.yaml"

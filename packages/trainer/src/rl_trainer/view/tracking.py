@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -27,9 +28,10 @@ class MetricsFile:
         self.path = path
 
     def log(self, metrics: Mapping[str, float], step: int) -> None:
-        """Append one line."""
+        """Append one line; a number that is not finite, which JSON lacks, is null."""
+        numbers = {key: value if math.isfinite(value) else None for key, value in metrics.items()}
         with self.path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps({"step": step, **metrics}) + "\n")
+            file.write(json.dumps({"step": step, **numbers}, allow_nan=False) + "\n")
 
     def close(self) -> None:
         """Nothing is held open."""

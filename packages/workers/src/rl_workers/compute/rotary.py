@@ -48,7 +48,9 @@ def use_fast_rotary(model: nn.Module, dtype: torch.dtype | None = None) -> int:
 
 
 def _fast_forward(forward: Any, dtype: torch.dtype | None) -> FunctionType | None:
-    forward = inspect.unwrap(forward)  # of decorators that rename old keywords, which no model's own call uses
+    forward = inspect.unwrap(
+        forward
+    )  # of decorators that rename old keywords, which no model's own call uses
     if not isinstance(forward, FunctionType) or _NAME not in forward.__code__.co_names:
         return None
     own = forward.__globals__.get(_NAME)
