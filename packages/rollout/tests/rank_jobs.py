@@ -23,6 +23,8 @@ from torch.distributed.fsdp import fully_shard  # noqa: E402
 from transformers import AutoModelForCausalLM  # noqa: E402
 
 from rl_rollout import FSDPVLLMShardingManager, WeightSender, build_rollout, stream_weights  # noqa: E402
+from rl_rollout.weights.host_memory import HostRoom  # noqa: E402
+from rl_rollout.weights.sync import gather_named, named_weights  # noqa: E402
 
 
 def sharded_model(path: str) -> Any:
@@ -48,15 +50,19 @@ class OddModule(nn.Module):
 
 
 def stream(folder: Path, path: str) -> Any:
-    """Streams equal the unsharded weights whatever the bucket; rows are gathered and cut again."""
-    equal = []
+    """Streams equal the unsharded weights whatever the bucket, in shared memory too; rows are gathered and
+    cut again."""
+    equal, room = [], HostRoom()
     for bucket in (1, 64, 1 << 20):
         for dtype in (torch.float32, torch.bfloat16):
             plain, module = dict(OddModule().named_parameters()), OddModule()
             fully_shard(module, mesh=init_device_mesh("cpu", (dist.get_world_size(),)))
             kept = dict(stream_weights(module, dtype, bucket))  # kept tensors stay valid
             wanted = {n: p.to(dtype) if p.is_floating_point() else p for n, p in plain.items()}
-            equal.append(list(kept) == list(wanted) and all(torch.equal(kept[n], wanted[n]) for n in wanted))
+            shared = gather_named(named_weights(module), dtype, bucket, room)
+            for found in (kept, {name: tensor.clone() for name, tensor in shared}):
+                same = all(torch.equal(found[n], wanted[n]) for n in wanted)
+                equal.append(list(found) == list(wanted) and same)
     model = sharded_model(path)
     rollout = build_rollout(engine_config(name="hf", load_format="dummy"), path)
     manager = FSDPVLLMShardingManager(model, rollout, tp_group=dist.group.WORLD)
@@ -68,8 +74,13 @@ def stream(folder: Path, path: str) -> Any:
     difference = largest_difference(
         own.batch["rollout_log_probs"], token_log_probs(model, own), own.batch["response_mask"]
     )
-    same = torch.equal(own.batch["prompts"], prompts.batch["input_ids"])
-    return {"equal": equal, "gathered": len(gathered), "own": same, "difference": difference}
+    own_rows = torch.equal(own.batch["prompts"], prompts.batch["input_ids"])
+    shared = all(turns is not None for turns in room._turns.values()) and bool(room._turns)
+    return {"equal": equal, "shared": shared} | {
+        "gathered": len(gathered),
+        "own": own_rows,
+        "difference": difference,
+    }
 
 
 def on_policy(folder: Path, path: str, sizes: list[int], steps: int, die: bool = False) -> Any:

@@ -31,14 +31,14 @@ def exchange_as_fsdp_does() -> bool:
     assert group is not None
     gather, scatter = host_comm.HostAllGather(group), host_comm.HostReduceScatter(group)
     rank, ranks, same, slow = dist.get_rank(), dist.get_world_size(), True, 0
-    block = host_comm._SharedBuffer.block
+    block = host_comm.SharedBuffer.block
 
     def slow_block(buffer: Any, of: int, *args: Any) -> torch.Tensor:
         if of != rank:
             time.sleep(0.02 * (slow == rank))
         return block(buffer, of, *args)
 
-    host_comm._SharedBuffer.block = slow_block  # type: ignore[method-assign]
+    host_comm.SharedBuffer.block = slow_block  # type: ignore[method-assign]
     for turn, size in enumerate(SIZES):
         slow, dtype = turn % ranks, torch.bfloat16 if turn % 2 else torch.float32
         everyone = [torch.randn(size, generator=seeded(turn, r)).to(dtype) for r in range(ranks)]

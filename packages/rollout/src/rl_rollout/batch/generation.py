@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-import torch
-
 from rl_rollout.config import SamplingConfig
 
 _SEED_MASK = (1 << 62) - 1  # engines read -1 as "no seed": keep seeds non-negative
@@ -54,8 +52,3 @@ def derive_seed(base: int, *parts: int) -> int:
 def usable_seed(seed: int) -> int:
     """`seed` mapped into what every engine accepts as a seed."""
     return seed & _SEED_MASK
-
-
-def make_generator(seed: int) -> torch.Generator:
-    """A CPU generator for one row."""
-    return torch.Generator().manual_seed(usable_seed(seed))

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
+from rl_rollout.weights.host_memory import HostRoom
 from rl_rollout.weights.sync import NamedTensor, gather_named, hf_name, named_weights
 
 _WRAPPER = "base_model.model."
@@ -22,21 +23,25 @@ def has_adapter(module: nn.Module) -> bool:
     return any(".lora_A." in name for name, _ in module.named_parameters())
 
 
-def stream_base_weights(module: nn.Module, dtype: torch.dtype, bucket_bytes: int) -> Iterator[NamedTensor]:
-    """The frozen model under its own names, as `stream_weights` does, without the adapter."""
+def stream_base_weights(
+    module: nn.Module, dtype: torch.dtype, bucket_bytes: int, room: HostRoom | None = None
+) -> Iterator[NamedTensor]:
+    """The frozen model under its own names, as `gather_named` does, without the adapter."""
     base = ((_base_name(name), tensor) for name, tensor in named_weights(module) if ".lora_" not in name)
-    return gather_named(base, dtype, bucket_bytes)
+    return gather_named(base, dtype, bucket_bytes, room)
 
 
 @torch.no_grad()
-def stream_merged_weights(module: nn.Module, dtype: torch.dtype, bucket_bytes: int) -> Iterator[NamedTensor]:
+def stream_merged_weights(
+    module: nn.Module, dtype: torch.dtype, bucket_bytes: int, room: HostRoom | None = None
+) -> Iterator[NamedTensor]:
     """The model with its adapter added in: W + scaling * B A, added in the adapter's own precision."""
     layers = {
         _base_name(hf_name(f"{name}.base_layer.weight")): layer
         for name, layer in module.named_modules()
         if hasattr(layer, "lora_A") and hasattr(layer, "scaling")
     }
-    for name, tensor in stream_base_weights(module, _merge_dtype(module), bucket_bytes):
+    for name, tensor in stream_base_weights(module, _merge_dtype(module), bucket_bytes, room):
         layer = layers.get(name)
         yield name, (tensor if layer is None else tensor + _delta(layer)).to(dtype)
 

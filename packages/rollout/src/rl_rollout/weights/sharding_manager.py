@@ -10,6 +10,7 @@ from torch import nn
 
 from rl_protocol import DataProto
 from rl_rollout.base import BaseRollout
+from rl_rollout.weights.host_memory import HostRoom
 from rl_rollout.weights.lora import (
     adapter_config,
     adapter_tensors,
@@ -17,7 +18,7 @@ from rl_rollout.weights.lora import (
     stream_base_weights,
     stream_merged_weights,
 )
-from rl_rollout.weights.sync import DEFAULT_BUCKET_BYTES, stream_weights
+from rl_rollout.weights.sync import DEFAULT_BUCKET_BYTES, gather_named, named_weights
 
 
 class BaseShardingManager:
@@ -60,6 +61,7 @@ class FSDPVLLMShardingManager(BaseShardingManager):
         self.rollout = rollout
         self.bucket_bytes = bucket_bytes
         self.tp_group = tp_group
+        self.room = HostRoom()
         self._rows: list[int] = []
         self._base_pushed = False
 
@@ -80,14 +82,14 @@ class FSDPVLLMShardingManager(BaseShardingManager):
         A LoRA module goes as base (once) and adapter where the engine was built for adapters
         (`lora_rank`), else with its adapter merged in.
         """
-        dtype = getattr(torch, self.rollout.config.dtype)
+        how = getattr(torch, self.rollout.config.dtype), self.bucket_bytes, self.room
         if not has_adapter(self.module):
-            self.rollout.update_weights(stream_weights(self.module, dtype, self.bucket_bytes))
+            self.rollout.update_weights(gather_named(named_weights(self.module), *how))
         elif not self.rollout.config.lora_rank:
-            self.rollout.update_weights(stream_merged_weights(self.module, dtype, self.bucket_bytes))
+            self.rollout.update_weights(stream_merged_weights(self.module, *how))
         else:
             if not self._base_pushed:
-                self.rollout.update_weights(stream_base_weights(self.module, dtype, self.bucket_bytes))
+                self.rollout.update_weights(stream_base_weights(self.module, *how))
                 self._base_pushed = True
             self.rollout.load_adapter(adapter_tensors(self.module), adapter_config(self.module))
 

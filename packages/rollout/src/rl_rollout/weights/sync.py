@@ -11,6 +11,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, Shard
 
+from rl_rollout.weights.host_memory import HostRoom
+
 DEFAULT_BUCKET_BYTES = 32 << 20
 
 NamedTensor = tuple[str, Tensor]
@@ -42,15 +44,22 @@ def hf_name(name: str) -> str:
 
 @torch.no_grad()
 def gather_named(
-    weights: Iterator[NamedTensor], dtype: torch.dtype, bucket_bytes: int = DEFAULT_BUCKET_BYTES
+    weights: Iterator[NamedTensor],
+    dtype: torch.dtype,
+    bucket_bytes: int = DEFAULT_BUCKET_BYTES,
+    room: HostRoom | None = None,
 ) -> Iterator[NamedTensor]:
-    """The stream behind `stream_weights`, for any iterator of named tensors or DTensors."""
+    """The stream behind `stream_weights`, for any iterator of named tensors or DTensors.
+
+    With `room`, ranks of one host put the tensors together in memory they share, and a yielded tensor is only
+    valid until the next is drawn.
+    """
     bucket: list[_Shard] = []
     held = 0
     for name, tensor in weights:
         wanted = dtype if tensor.is_floating_point() else tensor.dtype
         if not isinstance(tensor, DTensor) or not _bucketable(tensor):
-            yield from _gather_bucket(bucket)
+            yield from _gather_bucket(bucket, room)
             bucket, held = [], 0
             cast = tensor.to(wanted)
             yield name, cast.full_tensor() if isinstance(cast, DTensor) else cast
@@ -58,11 +67,11 @@ def gather_named(
         shard = _Shard.of(name, tensor, wanted)
         size = shard.chunk * shard.ranks * wanted.itemsize
         if bucket and (held + size > bucket_bytes or not shard.joins(bucket[0])):
-            yield from _gather_bucket(bucket)
+            yield from _gather_bucket(bucket, room)
             bucket, held = [], 0
         bucket.append(shard)
         held += size
-    yield from _gather_bucket(bucket)
+    yield from _gather_bucket(bucket, room)
 
 
 @dataclass
@@ -104,13 +113,37 @@ def _shard_dim(tensor: DTensor) -> int:
     return next(i for i, p in enumerate(tensor.placements) if not p.is_replicate())
 
 
-def _gather_bucket(bucket: list[_Shard]) -> Iterator[NamedTensor]:
-    """Gather a bucket in one collective and yield its tensors.
+def _gather_bucket(bucket: list[_Shard], room: HostRoom | None) -> Iterator[NamedTensor]:
+    """Gather a bucket in one collective and yield its tensors."""
+    if not bucket:
+        return
+    first = bucket[0]
+    if room is not None and first.local.device.type == "cpu" and first.ranks > 1:
+        size = sum(shard.chunk for shard in bucket) * first.ranks * first.dtype.itemsize
+        buffer = room.buffer(first.group, size)
+        if buffer is not None:
+            yield from _put_together(bucket, buffer.view(first.dtype))
+            return
+    yield from _gather_anew(bucket)
+
+
+def _put_together(bucket: list[_Shard], whole: Tensor) -> Iterator[NamedTensor]:
+    """Each rank casts its pieces straight into the shared memory, where the tensors stand one by one."""
+    group, ranks = bucket[0].group, bucket[0].ranks
+    starts = list(accumulate((shard.chunk * ranks for shard in bucket), initial=0))
+    for shard, start in zip(bucket, starts, strict=False):
+        at = start + dist.get_rank(group) * shard.chunk
+        whole[at : at + shard.local.numel()].copy_(shard.local.reshape(-1))
+    dist.barrier(group)
+    for shard, start in zip(bucket, starts, strict=False):
+        yield shard.name, whole[start : start + shard.shape.numel()].view(shard.shape)
+
+
+def _gather_anew(bucket: list[_Shard]) -> Iterator[NamedTensor]:
+    """Gather into new memory, which whoever gets the tensors may keep.
 
     Each rank casts its pieces straight into its own row of the result, so nothing is held twice.
     """
-    if not bucket:
-        return
     first = bucket[0]
     starts = list(accumulate((shard.chunk for shard in bucket), initial=0))
     gathered = first.local.new_empty((first.ranks, starts.pop()), dtype=first.dtype)

@@ -76,12 +76,12 @@ class AdapterShardingManager(FSDPVLLMShardingManager):
 
     def push_weights(self) -> None:
         """Stream what changed since the last push; collective over the module's ranks."""
-        dtype = getattr(torch, self.rollout.config.dtype)
+        how = getattr(torch, self.rollout.config.dtype), self.bucket_bytes, self.room
         if not self.rollout.config.lora_rank or not isinstance(self.rollout, TakesAdapter):
-            self.rollout.update_weights(gather_named(merged_weights(self.module), dtype, self.bucket_bytes))
+            self.rollout.update_weights(gather_named(merged_weights(self.module), *how))
             return
         if not self._base_pushed:
-            self.rollout.update_weights(gather_named(base_weights(self.module), dtype, self.bucket_bytes))
+            self.rollout.update_weights(gather_named(base_weights(self.module), *how))
             self._base_pushed = True
         adapter = dict(gather_named(adapter_weights(self.module), torch.float32, self.bucket_bytes))
         self.rollout.load_adapter(adapter, self.peft_config)

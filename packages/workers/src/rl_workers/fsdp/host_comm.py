@@ -11,10 +11,7 @@ last left. (FSDP copies a gathered layer out before it asks for the next one.)
 from __future__ import annotations
 
 import logging
-import os
-import secrets
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, cast
 
 import torch
@@ -22,11 +19,10 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.fsdp import FSDPModule
 
+from rl_rollout.weights.host_memory import SharedBuffer, TurnTaking
 from rl_workers.errors import CollectiveError
 
 logger = logging.getLogger(__name__)
-
-_TOKEN = 64  # bytes at the start of a mapping that say whose it is; keeps what follows aligned
 
 
 def use_host_memory(modules: Sequence[FSDPModule], group: dist.ProcessGroup) -> bool:
@@ -34,7 +30,7 @@ def use_host_memory(modules: Sequence[FSDPModule], group: dist.ProcessGroup) -> 
 
     Collective over ``group``, whose ranks hold the shards.
     """
-    if not _SharedBuffer(group).reserve(1):
+    if not SharedBuffer(group).reserve(1):
         logger.info("the ranks share no memory (several hosts?): weights and gradients go through gloo")
         return False
     gather, scatter = HostAllGather(group), HostReduceScatter(group)
@@ -50,79 +46,11 @@ def reduce_in_place(modules: Sequence[FSDPModule]) -> None:
         module.set_custom_reduce_scatter(cast(Any, InPlaceReduction()))
 
 
-class _SharedBuffer:
-    """A block of memory of each rank of ``group``, mapped by all of them.
-
-    The blocks are anonymous files: no name is left behind, and their only limit is the memory's.
-    """
-
-    def __init__(self, group: dist.ProcessGroup) -> None:
-        self.group = group
-        self.rank = dist.get_rank(group)
-        self._blocks: list[Tensor] = []
-
-    def reserve(self, size: int) -> bool:
-        """Make room for ``size`` bytes on all ranks; False if one cannot map another's block."""
-        if self._blocks and self._blocks[0].numel() >= size:
-            return True
-        token = secrets.token_bytes(_TOKEN)
-        descriptor = os.memfd_create("rl-workers") if hasattr(os, "memfd_create") else -1
-        if descriptor >= 0:
-            os.write(descriptor, token)
-            os.ftruncate(descriptor, _TOKEN + size)
-        offers = cast(list[tuple[int, int, bytes]], [None] * dist.get_world_size(self.group))
-        dist.all_gather_object(offers, (os.getpid(), descriptor, token), group=self.group)
-        try:
-            self._blocks = [_map_block(pid, number, theirs, size) for pid, number, theirs in offers]
-        except OSError as error:
-            logger.debug("no shared memory: %s", error)
-            self._blocks = []
-        failed = torch.tensor(0 if self._blocks else 1)
-        dist.all_reduce(failed, op=dist.ReduceOp.MAX, group=self.group)
-        if descriptor >= 0:
-            os.close(descriptor)  # mapped by everyone, or of no use
-        return not failed
-
-    def block(self, rank: int, size: int, dtype: torch.dtype) -> Tensor:
-        """The first ``size`` elements of a rank's block."""
-        return self._blocks[rank][: size * dtype.itemsize].view(dtype)
-
-
-def _map_block(pid: int, descriptor: int, token: bytes, size: int) -> Tensor:
-    """Map the file that a process of this host has open; ``OSError`` if it isn't the one meant."""
-    path = Path(f"/proc/{pid}/fd/{descriptor}")
-    if not path.is_file() or _first_bytes(path) != token:
-        raise OSError(f"{path} is not the file that another rank has open: it runs on another host")
-    try:
-        return torch.from_file(str(path), shared=True, size=_TOKEN + size, dtype=torch.uint8)[_TOKEN:]
-    except RuntimeError as error:
-        raise OSError(str(error)) from error
-
-
-def _first_bytes(path: Path) -> bytes:
-    with path.open("rb") as file:
-        return file.read(_TOKEN)
-
-
-class _TurnTaking:
-    """Two buffers, used in turn."""
-
-    def __init__(self, group: dist.ProcessGroup) -> None:
-        self.current, self._other = _SharedBuffer(group), _SharedBuffer(group)
-
-    def next(self, size: int) -> _SharedBuffer:
-        """The buffer that was not used last, with room for ``size`` bytes."""
-        self.current, self._other = self._other, self.current
-        if not self.current.reserve(size):
-            raise OSError(f"the ranks of this host could not share {size} bytes more of memory")
-        return self.current
-
-
 class HostAllGather:
     """All ranks write into the first rank's block, each its shard, and so have the whole."""
 
     def __init__(self, group: dist.ProcessGroup) -> None:
-        self._buffers = _TurnTaking(group)
+        self._buffers = TurnTaking(group)
         self._given = torch.empty(0)
 
     def allocate(self, size: Sequence[int], *, dtype: torch.dtype, device: torch.device) -> Tensor:
@@ -152,7 +80,7 @@ class HostReduceScatter:
     """
 
     def __init__(self, group: dist.ProcessGroup) -> None:
-        self._buffers = _TurnTaking(group)
+        self._buffers = TurnTaking(group)
         self._ranks = dist.get_world_size(group)
         self._given = torch.empty(0)
         self._filled = False

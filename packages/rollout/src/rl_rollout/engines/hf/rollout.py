@@ -8,13 +8,17 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor
-from transformers import AutoConfig, AutoModelForCausalLM, DynamicCache, PreTrainedModel
+from transformers import AutoConfig, AutoModelForCausalLM, Cache, DynamicCache, PreTrainedModel
 
 from rl_rollout.base import BaseRollout, NamedTensors, register_rollout
-from rl_rollout.batch.generation import Completion, GenerationRequest, make_generator
+from rl_rollout.batch.draws import row_uniforms
+from rl_rollout.batch.generation import Completion, GenerationRequest
 from rl_rollout.batch.special_tokens import eos_token_ids, pad_token_id
 from rl_rollout.config import RolloutConfig
+from rl_rollout.engines.hf.cache import spread_prompts
 from rl_rollout.engines.hf.folded_attention import use_folded_attention
+from rl_rollout.engines.hf.norms import use_short_norms
+from rl_rollout.engines.hf.packed_head import PackedHead
 from rl_rollout.engines.hf.sampling import sample_tokens
 from rl_rollout.errors import RolloutConfigError, RolloutDataError
 from rl_rollout.precision import with_dtype
@@ -25,8 +29,9 @@ _WIDTH_STEP = 32
 class HFRollout(BaseRollout):
     """Owns an unsharded copy of the model in `config.dtype`, so ranks needn't step together.
 
-    A row is always computed in a forward of `hf_batch_size` rows whose width depends on that row alone:
-    its tokens are the same alone or in any batch, also in bfloat16, where shapes change roundings.
+    A prompt is computed alone, once for its samples; a row's new tokens always in a forward of
+    `hf_batch_size` rows whose width depends on that row alone: they are the same alone or in any batch, also
+    in bfloat16, where shapes change roundings.
     """
 
     def __init__(
@@ -46,6 +51,9 @@ class HFRollout(BaseRollout):
         self.model = _load_model(config, model_path, model_config, device)
         if device.type == "cpu":
             use_folded_attention(self.model)
+            use_short_norms(self.model)
+        head: Any = cast(Any, self.model).get_output_embeddings()
+        self._head = PackedHead(head, config.hf_batch_size)
         self._last_only: dict[str, Any] = (
             {"logits_to_keep": 1}
             if "logits_to_keep" in inspect.signature(self.model.forward).parameters
@@ -69,25 +77,44 @@ class HFRollout(BaseRollout):
     @torch.inference_mode()
     def _run(self, requests: list[GenerationRequest], width: int) -> list[Completion]:
         """Complete at most `hf_batch_size` rows of at most `width` prompt tokens, step by step."""
-        ids, mask = self._left_pad(requests, width)
         longest = max(r.max_tokens for r in requests)
-        uniforms = _draw_uniforms(requests, longest)
+        seeds = torch.tensor([r.seed for r in requests])
+        uniforms = row_uniforms(seeds[:, None], torch.arange(longest)).to(self.device)
+        samplings = [r.sampling for r in requests]
         completions = [Completion(finish_reason="") for _ in requests]
-        cache = DynamicCache()
-        positions = (mask.cumsum(-1) - 1).clamp_min(0)
+        mask = self._left_padded_mask(requests, width, longest)
+        positions = mask[:, :width].sum(-1, keepdim=True) - 1
+        logits, cache = self._read_prompts(requests, width, longest)
+        ids = torch.zeros_like(positions)
         for step in range(longest):
-            logits = self._forward(ids, mask, positions, cache)[: len(requests)]
-            tokens, log_probs = sample_tokens(logits, [r.sampling for r in requests], uniforms[:, step])
+            tokens, log_probs = sample_tokens(logits, samplings, uniforms[:, step])
             self._append(requests, completions, tokens.tolist(), log_probs.tolist())
             if all(c.finish_reason for c in completions):
                 break
-            ids = torch.zeros_like(mask[:, :1])
             ids[: len(requests), 0] = tokens
-            mask = torch.cat([mask, torch.ones_like(ids)], dim=-1)
-            positions = positions[:, -1:] + 1
+            positions = positions + 1
+            logits = self._forward(ids, mask[:, : width + step + 1], positions, cache)[: len(requests)]
         return completions
 
-    def _forward(self, ids: Tensor, mask: Tensor, positions: Tensor, cache: DynamicCache) -> Tensor:
+    def _read_prompts(
+        self, requests: list[GenerationRequest], width: int, longest: int
+    ) -> tuple[Tensor, Cache]:
+        """Logits [rows, V] of the first new tokens, and the cache of the prompts of `hf_batch_size` rows.
+
+        Each prompt is computed alone and at its own length, once for all rows that have it.
+        """
+        places: dict[tuple[int, ...], int] = {}
+        owners = [places.setdefault(tuple(r.prompt_ids), len(places)) for r in requests]
+        logits, caches = [], []
+        for prompt in places:
+            ids = torch.tensor([prompt], device=self.device)
+            caches.append(DynamicCache())
+            positions = torch.arange(len(prompt), device=self.device)[None]
+            logits.append(self._forward(ids, torch.ones_like(ids), positions, caches[-1]))
+        cache = spread_prompts(caches, owners, self.config.hf_batch_size, width, longest)
+        return torch.cat(logits)[owners], cache
+
+    def _forward(self, ids: Tensor, mask: Tensor, positions: Tensor, cache: Cache) -> Tensor:
         output = self.model(
             input_ids=ids,
             attention_mask=mask,
@@ -98,15 +125,13 @@ class HFRollout(BaseRollout):
         )
         return cast(Tensor, output.logits[:, -1])
 
-    def _left_pad(self, requests: list[GenerationRequest], width: int) -> tuple[Tensor, Tensor]:
-        """Ids and mask [hf_batch_size, width]; rows without a request hold one token of id 0."""
-        ids = torch.zeros(self.config.hf_batch_size, width, dtype=torch.long)
-        mask = torch.zeros_like(ids)
-        mask[:, -1] = 1
-        for row, request in enumerate(requests):
-            ids[row, width - len(request.prompt_ids) :] = torch.tensor(request.prompt_ids)
-            mask[row, width - len(request.prompt_ids) :] = 1
-        return ids.to(self.device), mask.to(self.device)
+    def _left_padded_mask(self, requests: list[GenerationRequest], width: int, longest: int) -> Tensor:
+        """[hf_batch_size, width + longest]: 0 before a prompt; rows without a request see one position."""
+        mask = torch.ones(self.config.hf_batch_size, width + longest, dtype=torch.long)
+        lengths = torch.ones(self.config.hf_batch_size, dtype=torch.long)
+        lengths[: len(requests)] = torch.tensor([len(r.prompt_ids) for r in requests])
+        mask[:, :width] = torch.arange(width) >= width - lengths[:, None]
+        return mask.to(self.device)
 
     def _append(
         self,
@@ -149,6 +174,7 @@ class HFRollout(BaseRollout):
         missing = [n for n, p in self.model.named_parameters() if p.data_ptr() not in filled]
         if missing:
             raise RolloutDataError(f"{len(missing)} weights did not arrive, the first is {missing[0]!r}")
+        self._head.repack()
 
     def close(self) -> None:
         """Free the model."""
@@ -170,17 +196,6 @@ def _load_model(
     else:
         model = auto.from_pretrained(model_path, **options)
     return cast(PreTrainedModel, model.to(device).eval())
-
-
-def _draw_uniforms(requests: list[GenerationRequest], longest: int) -> Tensor:
-    """[rows, longest] float64; each row from its own generator, one draw at a time, so that a row's draws
-    don't depend on how many follow."""
-    out = torch.zeros(len(requests), longest, dtype=torch.float64)
-    for row, request in enumerate(requests):
-        generator = make_generator(request.seed)
-        for step in range(request.max_tokens):
-            out[row, step] = torch.rand((), generator=generator, dtype=torch.float64)
-    return out
 
 
 @register_rollout("hf")

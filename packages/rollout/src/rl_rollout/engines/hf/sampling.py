@@ -1,4 +1,4 @@
-"""Sampling for engines that hand us logits: one random number per token, from the row's own generator."""
+"""Temperature and truncation for engines that hand us logits; the drawing is `batch.draws`."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from rl_rollout.batch.draws import draw_tokens
 from rl_rollout.config import SamplingConfig
 
 
@@ -36,14 +37,16 @@ def sample_tokens(
     logits [B, V]; uniforms [B] float64 in [0, 1), one per row. Returns tokens [B] int64 and their
     log-probs [B] float32 in the space log_softmax(logits / T), renormalised over what truncation keeps.
     """
-    temperatures = torch.tensor([s.logprob_temperature for s in samplings], device=logits.device)
-    scaled = truncate_logits(logits.float() / temperatures[:, None], samplings)
-    log_probs = scaled.log_softmax(-1)
-    cumulative = log_probs.double().exp().cumsum(-1)
-    total = cumulative[:, -1:]
-    below_total = torch.nextafter(total, torch.zeros_like(total))
-    target = torch.minimum(uniforms[:, None].to(total) * total, below_total)
-    drawn = torch.searchsorted(cumulative, target, right=True)[:, 0]
-    greedy = torch.tensor([s.greedy for s in samplings], device=logits.device)
-    tokens = torch.where(greedy, scaled.argmax(-1), drawn)
-    return tokens, log_probs.gather(-1, tokens[:, None])[:, 0]
+    scaled = truncate_logits(_over_temperature(logits.float(), samplings), samplings)
+    if all(s.greedy for s in samplings):
+        return draw_tokens(scaled, None)
+    if not any(s.greedy for s in samplings):
+        return draw_tokens(scaled, uniforms)
+    return draw_tokens(scaled, uniforms, torch.tensor([s.greedy for s in samplings], device=logits.device))
+
+
+def _over_temperature(logits: Tensor, samplings: Sequence[SamplingConfig]) -> Tensor:
+    temperatures = [s.logprob_temperature for s in samplings]
+    if all(t == 1.0 for t in temperatures):
+        return logits
+    return logits / torch.tensor(temperatures, device=logits.device)[:, None]

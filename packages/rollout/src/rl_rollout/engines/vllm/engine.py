@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import random
 import uuid
@@ -14,6 +15,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
+from rl_rollout.batch.draws import draw_tokens, row_uniforms
 from rl_rollout.config import RolloutConfig
 from rl_rollout.engine_env import check_engine_env
 from rl_rollout.engines.vllm import private_api
@@ -23,6 +25,8 @@ from rl_rollout.errors import EngineEnvironmentError, RolloutConfigError
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
     from vllm import LLM
+
+logger = logging.getLogger(__name__)
 
 _LORA_RANKS = (8, 16, 32, 64, 128, 256, 320, 512)
 _CPU_BATCHED_TOKENS = 4096
@@ -62,6 +66,10 @@ def create_engine(
     with _preserved_process_state(), _rank_variables():
         llm = LLM(**arguments)
     private_api.disarm_finalizer(llm)
+    if device.type == "cpu":
+        private_api.draw_rows_together(llm, row_uniforms, draw_tokens)
+        quick = llm.apply_model(private_api.use_cpu_norms)
+        logger.info("%s RMS norms run in vLLM's kernel", quick)
     if shm_name:
         _unlink_shared_memory(shm_name)
     _live_engines.append(config.tensor_model_parallel_size)
