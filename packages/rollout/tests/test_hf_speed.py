@@ -10,10 +10,8 @@ import torch
 import torch.nn.functional as F
 from rollout_models import engine_config, make_prompts
 from torch import nn
-from transformers.models.gemma.modeling_gemma import GemmaRMSNorm
 
 from rl_rollout import HFRollout, SamplingConfig
-from rl_rollout.engines.hf.norms import use_short_norms
 from rl_rollout.engines.hf.packed_head import PackedHead
 
 CPU = torch.device("cpu")
@@ -63,11 +61,3 @@ def test_a_head_that_can_not_be_laid_out_is_multiplied_as_it_is(
         PackedHead(head, 4)
         assert torch.equal(head(x), F.linear(x, head.weight))
     assert "not laid out" in caplog.text
-
-
-def test_norms_are_shortened_only_where_they_are_the_same(models: dict[str, str]) -> None:
-    rollout = HFRollout(engine_config(), models["tied"], CPU)
-    norms = [m for m in rollout.model.modules() if type(m).__name__ == "LlamaRMSNorm"]
-    assert len(norms) == 5
-    assert all("forward" in vars(norm) for norm in norms)
-    assert use_short_norms(GemmaRMSNorm(32)) == 0  # it scales by 1 + w

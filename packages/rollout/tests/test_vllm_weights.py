@@ -2,12 +2,14 @@ from __future__ import annotations
 
 import copy
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from rollout_models import engine_config, largest_difference, make_prompts, token_log_probs
+from torch import Tensor
 from transformers import PreTrainedModel
 
 from rl_protocol import DataProto
@@ -16,6 +18,8 @@ from rl_rollout import (
     FSDPVLLMShardingManager,
     RolloutConfigError,
     SamplingConfig,
+    greedy_sampling,
+    stream_weights,
     vLLMRollout,
 )
 from rl_rollout.weights.lora import (
@@ -165,3 +169,20 @@ def test_greedy_answers_change_with_the_weights(engine: vLLMRollout, trained: Pr
     before = engine.generate_sequences(prompts).batch["responses"]
     engine.update_weights(iter(trained.named_parameters()))
     assert not torch.equal(before, engine.generate_sequences(prompts).batch["responses"])
+
+
+def test_a_stream_may_use_its_memory_again_once_the_next_tensor_is_drawn(
+    engine: vLLMRollout, trained: PreTrainedModel
+) -> None:
+    def reusing() -> Iterator[tuple[str, Tensor]]:
+        for name, tensor in stream_weights(trained, torch.float32):
+            room = tensor.clone()
+            yield name, room
+            room.fill_(torch.nan)  # a layer's other tensors, still to come, must not find this
+
+    rows = [[5, 6, 7], [8, 9]]
+    sampling = [greedy_sampling()] * len(rows)
+    engine.update_weights(stream_weights(trained, torch.float32))
+    wanted = engine.complete(rows, sampling, [1, 2])
+    engine.update_weights(reusing())
+    assert engine.complete(rows, sampling, [1, 2]) == wanted

@@ -17,7 +17,6 @@ from rl_rollout.batch.special_tokens import eos_token_ids, pad_token_id
 from rl_rollout.config import RolloutConfig
 from rl_rollout.engines.hf.cache import spread_prompts
 from rl_rollout.engines.hf.folded_attention import use_folded_attention
-from rl_rollout.engines.hf.norms import use_short_norms
 from rl_rollout.engines.hf.packed_head import PackedHead
 from rl_rollout.engines.hf.sampling import sample_tokens
 from rl_rollout.errors import RolloutConfigError, RolloutDataError
@@ -51,7 +50,6 @@ class HFRollout(BaseRollout):
         self.model = _load_model(config, model_path, model_config, device)
         if device.type == "cpu":
             use_folded_attention(self.model)
-            use_short_norms(self.model)
         head: Any = cast(Any, self.model).get_output_embeddings()
         self._head = PackedHead(head, config.hf_batch_size)
         self._last_only: dict[str, Any] = (
