@@ -114,10 +114,11 @@ def compute_policy_loss_clip_cov(
     _check_selected(selected)
 
     def token_loss(rows: Rows) -> TokenLoss:
-        free = ~rows.extras["selected"]
+        selected = rows.extras["selected"]
         result = bounded_loss(rows, rows.log_ratio.detach(), low, high)
         assert result.gradient is not None
-        metrics = {**result.metrics, "cov_clipfrac": rows.share(~free)}
+        metrics = {**result.metrics, "cov_clipfrac": rows.share(selected)}
+        free = as_number(~selected, result.loss.dtype)
         return TokenLoss(result.loss * free, metrics, result.gradient * free)
 
     return evaluate(token_loss, extras={"selected": selected}, **batch)
@@ -150,7 +151,7 @@ def compute_policy_loss_kl_cov(
         surrogate = rows.advantages * log_ratio.exp()
         loss = penalty * log_ratio.abs() - surrogate
         slope = (penalty * raw.sign()).sub_(surrogate).mul_(as_number(log_ratio == raw, raw.dtype))
-        metrics = rows.ratio_metrics(raw)
+        metrics = rows.ratio_metrics(raw, log_ratio)
         metrics["ppo_kl_abs"] = rows.mean(raw.abs())
         metrics["cov_klfrac"] = rows.share(chosen)
         return TokenLoss(loss, metrics, slope)

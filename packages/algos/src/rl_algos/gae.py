@@ -5,8 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from rl_algos.action_scan import Returns, by_blocks, reverse_scan, step_factors
-from rl_algos.masking import as_number, select
+from rl_algos.action_scan import Block, Scan, by_blocks
 from rl_algos.registry import AdvantageEstimator, register_adv_est
 from rl_algos.validation import check_mask, check_range, check_tokens, compute_dtype
 
@@ -48,16 +47,15 @@ def compute_gae_advantage_return(
 
     dtype = compute_dtype(token_level_rewards, values)
 
-    def block(part: slice) -> Returns:
-        chosen = mask[part]
-        keep = as_number(chosen, dtype)
-        reward = select(token_level_rewards[part].to(dtype), chosen)
-        value = select(values[part].to(dtype), chosen)
+    scan = Scan.of(gamma * lam, dtype, mask.device)
+
+    def compute(block: Block, advantages: Tensor, returns: Tensor) -> Tensor:
+        reward, value = block.take(token_level_rewards), block.take(values)
         # With X = (1 - lam) v + lam (A + v) the two recurrences, next value and trace, are one:
         # X_k = (1 - lam) v_k + lam r_k + gamma lam X_{k+1},  A_k + v_k = r_k + gamma X_{k+1}.
-        mixed = reverse_scan(torch.lerp(value, reward, lam), step_factors(keep, gamma * lam))
-        target = torch.nn.functional.pad(mixed[:, 1:], (0, 1)).mul_(gamma).add_(reward).mul_(keep)
-        return Returns(target - value, target, keep)
+        mixed = torch.lerp(value, reward, lam)
+        scan.add_next(reward, mixed, block.keep, gamma, returns, block.steps)
+        return torch.addcmul(returns, value, block.keep, value=-1, out=advantages)
 
     with torch.no_grad():
-        return by_blocks(mask, block, dtype, whiten)
+        return by_blocks(mask, compute, dtype, whiten)

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from rl_algos.errors import OptionError
+from rl_algos.masking import as_number
 from rl_algos.metrics import Metric
 from rl_algos.ppo import clip_bounds
 from rl_algos.registry import register_policy_loss
@@ -35,15 +36,9 @@ def weighted(rows: Rows, weight: Tensor, **metrics: Metric) -> TokenLoss:
 
     `weight` `[b, T]` or `[b, 1]` is finite wherever inputs are.
     """
-    slope = -weight * rows.advantages
-    return TokenLoss(
-        slope * rows.log_prob.detach(), {**rows.ratio_metrics(anchor_ratio(rows)), **metrics}, slope
-    )
-
-
-def anchor_ratio(rows: Rows) -> Tensor:
-    """Log-ratio at the anchor, unclamped, `[b, T]`."""
-    return rows.anchor - rows.old_log_prob
+    slope = (weight * rows.advantages).neg_()
+    ratio_metrics = rows.ratio_metrics(rows.anchor_ratio, rows.clamped_anchor_ratio)
+    return TokenLoss(slope * rows.log_prob.detach(), {**ratio_metrics, **metrics}, slope)
 
 
 @register_policy_loss("reinforce")
@@ -55,7 +50,7 @@ def compute_policy_loss_reinforce(**batch: Unpack[LossBatch]) -> PolicyLossOutpu
 
     def token_loss(rows: Rows) -> TokenLoss:
         slope = -rows.advantages
-        metrics = rows.ratio_metrics(rows.log_ratio, clamped=False)
+        metrics = rows.ratio_metrics(rows.log_ratio, rows.log_ratio)
         return TokenLoss(slope * rows.log_prob.detach(), metrics, slope)
 
     return evaluate(token_loss, **batch)
@@ -93,7 +88,7 @@ def compute_policy_loss_cispo(
     low, high = clip_bounds(clip_ratio, clip_ratio_low, clip_ratio_high, (1.0, 4.0))
 
     def token_loss(rows: Rows) -> TokenLoss:
-        ratio = clamp_log_ratio(anchor_ratio(rows)).exp()
+        ratio = rows.clamped_anchor_ratio.exp()
         weight = ratio.clamp(1.0 - low, 1.0 + high)
         return weighted(rows, weight, pg_clipfrac=rows.share(weight != ratio))
 
@@ -122,7 +117,7 @@ def compute_policy_loss_dppo_tv(
 
     def token_loss(rows: Rows) -> TokenLoss:
         moved = rows.anchor.exp() - rows.old_log_prob.exp()
-        return _kept(rows, torch.where(rows.advantages > 0, moved <= high, moved >= -low), clip_ratio_c)
+        return _kept(rows, _by_sign(rows.advantages, moved <= high, moved >= -low), clip_ratio_c)
 
     return evaluate(token_loss, **batch)
 
@@ -148,7 +143,7 @@ def compute_policy_loss_dppo_kl(
         old, new = rows.old_log_prob, rows.anchor
         old_rest, new_rest = -torch.expm1(old), -torch.expm1(new)
         kl = old.exp() * (old - new) + old_rest * torch.log((old_rest + _EPSILON) / (new_rest + _EPSILON))
-        keep = torch.where(rows.advantages > 0, (kl <= high) | (new <= old), (kl <= low) | (new >= old))
+        keep = _by_sign(rows.advantages, (kl <= high) | (new <= old), (kl <= low) | (new >= old))
         return _kept(rows, keep, clip_ratio_c)
 
     return evaluate(token_loss, **batch)
@@ -232,16 +227,22 @@ def compute_policy_loss_dro(
         log_ratio = log_prob - rows.old_log_prob
         slope = (dro_beta * log_ratio).sub_(rows.advantages)
         loss = 0.5 * dro_beta * log_ratio.square() - rows.advantages * log_prob
-        return TokenLoss(loss, rows.ratio_metrics(log_ratio, clamped=False), slope)
+        return TokenLoss(loss, rows.ratio_metrics(log_ratio, log_ratio), slope)
 
     return evaluate(token_loss, **batch)
 
 
+def _by_sign(advantages: Tensor, positive: Tensor, other: Tensor) -> Tensor:
+    """Choose between two bool tensors by the sign (as `where`, which is far slower on a CPU)."""
+    above = advantages > 0
+    return (above & positive) | (other & ~above)
+
+
 def _kept(rows: Rows, keep: Tensor, cap: float) -> TokenLoss:
-    ratio = clamp_log_ratio(anchor_ratio(rows)).exp()
+    ratio = rows.clamped_anchor_ratio.exp()
     return weighted(
         rows,
-        ratio.clamp(max=cap) * keep,
+        ratio.clamp(max=cap).mul_(as_number(keep, ratio.dtype)),
         pg_clipfrac=rows.share(~keep),
         pg_clipfrac_lower=rows.share(keep & (ratio > cap)),
     )
@@ -254,4 +255,4 @@ def _check_cap(cap: float) -> None:
 
 def _log_product(rows: Rows) -> Tensor:
     """Sum over the row of the log-ratio at the anchor, `[b, 1]`; clamped per token and in sum."""
-    return clamp_log_ratio(clamp_log_ratio(anchor_ratio(rows)).sum(dim=1, keepdim=True))
+    return clamp_log_ratio(rows.clamped_anchor_ratio.sum(dim=1, keepdim=True))

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from rl_algos.errors import OptionError
 from rl_algos.masking import as_number
+from rl_algos.metrics import Metric
 from rl_algos.registry import register_policy_loss
 from rl_algos.token_loss import (
     LOG_RATIO_LIMIT,
@@ -117,7 +118,7 @@ def compute_policy_loss_sapo(
         slope = (
             -4.0 * rows.advantages * ratio * gate * (1.0 - gate) * as_number(log_ratio == raw, ratio.dtype)
         )
-        return TokenLoss(-4.0 * rows.advantages * gate / tau, rows.ratio_metrics(raw), slope)
+        return TokenLoss(-4.0 * rows.advantages * gate / tau, rows.ratio_metrics(raw, log_ratio), slope)
 
     return evaluate(token_loss, **batch)
 
@@ -192,7 +193,8 @@ def bounded_loss(
     metrics = {
         "pg_clipfrac": rows.share(clipped & ~beyond_dual),
         "pg_clipfrac_lower": rows.share(beyond_dual),
-        "ppo_kl": rows.mean(-clamped),
+        "ppo_kl": Metric.mean_of_sum(-clamped.sum(), rows.lengths.sum()),
         "ratio_clampfrac": rows.share(beyond),
     }
-    return TokenLoss(loss, metrics, loss * (free & ~beyond))
+    # The number, not the bool: a product of two dtypes is converted piece by piece.
+    return TokenLoss(loss, metrics, loss * as_number(free & ~beyond, loss.dtype))

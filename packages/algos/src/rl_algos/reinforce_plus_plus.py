@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from rl_algos.action_scan import by_blocks, discounted_returns
+from rl_algos.action_scan import Block, Scan, by_blocks, discounted_returns
 from rl_algos.group_relative import group_relative
 from rl_algos.groups import GroupIndex, GroupStats
 from rl_algos.outcome import Outcome, whiten_rows
@@ -35,13 +35,14 @@ def compute_reinforce_plus_plus_outcome_advantage(
     """
     mask = check_mask(response_mask, check_tokens(token_level_rewards=token_level_rewards))
     check_range("gamma", gamma, 0.0, 1.0)
+    dtype = compute_dtype(token_level_rewards)
+    scan = Scan.of(gamma, dtype, mask.device)
+
+    def compute(block: Block, advantages: Tensor, returns: Tensor) -> Tensor:
+        return discounted_returns(scan, token_level_rewards, block, out=returns)
+
     with torch.no_grad():
-        return by_blocks(
-            mask,
-            lambda part: discounted_returns(token_level_rewards[part], mask[part], gamma),
-            compute_dtype(token_level_rewards),
-            whiten,
-        )
+        return by_blocks(mask, compute, dtype, whiten)
 
 
 @register_adv_est(AdvantageEstimator.REINFORCE_PLUS_PLUS_BASELINE)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from rl_algos.action_scan import Returns, by_blocks, discounted_returns
+from rl_algos.action_scan import Block, Scan, by_blocks, discounted_returns
 from rl_algos.registry import AdvantageEstimator, register_adv_est
 from rl_algos.validation import check_mask, check_rows, check_tokens, compute_dtype
 
@@ -30,10 +30,13 @@ def compute_remax_outcome_advantage(
     mask = check_mask(response_mask, check_tokens(token_level_rewards=token_level_rewards))
     check_rows("reward_baselines", reward_baselines, mask.shape[0])
 
-    def block(part: slice) -> Returns:
-        sums = discounted_returns(token_level_rewards[part], mask[part], 1.0)
-        baselines = reward_baselines[part, None].to(sums.keep.dtype) * sums.keep
-        return Returns(sums.returns - baselines, sums.returns, sums.keep)
+    dtype = compute_dtype(token_level_rewards)
+    scan = Scan.of(1.0, dtype, mask.device)
+
+    def compute(block: Block, advantages: Tensor, returns: Tensor) -> Tensor:
+        sums = discounted_returns(scan, token_level_rewards, block, out=returns)
+        baselines = reward_baselines[block.part, None].to(dtype) * block.keep
+        return torch.sub(sums, baselines, out=advantages)
 
     with torch.no_grad():
-        return by_blocks(mask, block, compute_dtype(token_level_rewards), whiten=False)
+        return by_blocks(mask, compute, dtype, whiten=False)

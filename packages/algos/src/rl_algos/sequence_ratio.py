@@ -104,7 +104,7 @@ def compute_policy_loss_geo_mean(
         free = as_number((kept == raw.detach()) & (sign != 0), kept.dtype)
         kept = kept + free * (raw - raw.detach())
         loss = -rows.row_mean(rows.advantages) * rows.row_mean(kept).exp()
-        metrics = rows.ratio_metrics(raw)
+        metrics = rows.ratio_metrics(raw, log_ratio)
         outside = log_ratio != clipped
         metrics["pg_clipfrac"] = rows.share(outside & (sign > 0))
         metrics["pg_clipfrac_lower"] = rows.share(outside & (sign < 0))
@@ -116,5 +116,5 @@ def compute_policy_loss_geo_mean(
 def sequence_log_ratio(rows: Rows) -> Tensor:
     """Row mean of the log-ratio at the anchor, plus the token's own move away from it, `[b, T]`; 0 if
     masked."""
-    mean = rows.row_mean(rows.anchor - rows.old_log_prob)
+    mean = rows.row_mean(rows.anchor_ratio)
     return select(mean + (rows.log_prob.detach() - rows.anchor), rows.mask)

@@ -88,6 +88,16 @@ class Rows:
         """`log_prob - old_log_prob`, unclamped, `[b, T]`."""
         return self.log_prob - self.old_log_prob
 
+    @cached_property
+    def anchor_ratio(self) -> Tensor:
+        """Log-ratio at the anchor, unclamped, `[b, T]`."""
+        return self.anchor - self.old_log_prob
+
+    @cached_property
+    def clamped_anchor_ratio(self) -> Tensor:
+        """Log-ratio at the anchor, clamped, `[b, T]`."""
+        return clamp_log_ratio(self.anchor_ratio)
+
     def row_mean(self, x: Tensor) -> Tensor:
         """Mean over a row's selected tokens, `[b, 1]`; 0 for a row without one. `x` is 0 under the mask."""
         return x.sum(dim=1, keepdim=True) / self.lengths.clamp(min=1)
@@ -100,15 +110,18 @@ class Rows:
         """Share of the selected tokens for which the bool `condition` `[b, T]` holds."""
         return Metric.mean_of_sum((condition & self.mask).count_nonzero(), self.lengths.sum())
 
-    def ratio_metrics(self, log_ratio: Tensor, clamped: bool = True) -> dict[str, Metric]:
-        """Metrics of the log-ratios that the loss uses, `[b, T]`, 0 under the mask.
+    def ratio_metrics(self, log_ratio: Tensor, used: Tensor) -> dict[str, Metric]:
+        """Metrics of the log-ratios, `[b, T]`, 0 under the mask, and of what the loss uses of them.
 
-        `ppo_kl`: mean of minus the log-ratio (clamped, unless the loss takes no exponential);
+        `ppo_kl`: mean of minus what is used (clamped, unless the loss takes no exponential);
         `ratio_clampfrac`: share of log-ratios beyond plus or minus 20.
         """
-        log_ratio = log_ratio.detach()
-        used = clamp_log_ratio(log_ratio) if clamped else log_ratio
-        return {"ppo_kl": self.mean(-used), "ratio_clampfrac": self.share(log_ratio.abs() > LOG_RATIO_LIMIT)}
+        # Both are 0 under the mask, so neither sum nor count needs it again.
+        beyond, tokens = log_ratio.detach().abs() > LOG_RATIO_LIMIT, self.lengths.sum()
+        return {
+            "ppo_kl": Metric.mean_of_sum(-used.detach().sum(), tokens),
+            "ratio_clampfrac": Metric.mean_of_sum(beyond.count_nonzero(), tokens),
+        }
 
 
 @dataclass(frozen=True)
