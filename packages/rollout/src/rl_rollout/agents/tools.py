@@ -3,18 +3,12 @@
 from __future__ import annotations
 
 import ast
-import asyncio
-import contextlib
 import operator
-import os
-import resource
-import signal
-import sys
-import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from rl_rollout.agents.sandbox import Limits, Program, run_program
 from rl_rollout.errors import RLRolloutError
 
 
@@ -88,8 +82,9 @@ def _bounded(value: Any) -> int | float:
 class PythonTool(Tool):
     """Runs `code` in a fresh Python process and returns what it printed.
 
-    The process has no environment, an empty folder, and limits on CPU and wall time, memory, file size and
-    output. That keeps accidents away, not attackers: run untrusted policies in a container.
+    The process has no environment, an empty folder, no network, and limits on CPU and wall time, memory, file
+    size and output; nothing that it starts is left after the call. How far that holds depends on the system:
+    docs/rollout/python-tool.md.
     """
 
     name = "python"
@@ -97,41 +92,19 @@ class PythonTool(Tool):
     def __init__(
         self, timeout_s: float = 5.0, memory_bytes: int = 512 << 20, output_chars: int = 4000
     ) -> None:
-        self._timeout_s = timeout_s
-        self._memory_bytes = memory_bytes
+        self._limits = Limits(timeout_s, memory_bytes, output_bytes=4 * output_chars)
         self._output_chars = output_chars
 
     async def call(self, arguments: Mapping[str, Any]) -> str:
         """See `Tool.call`."""
         code = _text_argument(arguments, "code")
-        with tempfile.TemporaryDirectory(prefix="rl-rollout-tool-") as folder:
-            output = os.path.join(folder, "output")
-            with open(output, "wb") as sink:
-                process = await asyncio.create_subprocess_exec(
-                    sys.executable, "-I", "-c", code,
-                    cwd=folder, env={}, stdin=asyncio.subprocess.DEVNULL, stdout=sink, stderr=sink,
-                    start_new_session=True, preexec_fn=self._limit,
-                )  # fmt: skip
-            timed_out = await self._wait(process)
-            with open(output, "rb") as source:
-                text = source.read(4 * self._output_chars).decode(errors="replace")[: self._output_chars]
-        return f"{text}\nerror: stopped after {self._timeout_s} s" if timed_out else text
-
-    async def _wait(self, process: asyncio.subprocess.Process) -> bool:
-        """Wait for the process and end its whole group, whatever happens; True if its time ran out."""
         try:
-            await asyncio.wait_for(process.wait(), self._timeout_s)
-        except TimeoutError:
-            return True
-        finally:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            await process.wait()
-        return False
-
-    def _limit(self) -> None:
-        seconds = int(self._timeout_s) + 1
-        resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
-        resource.setrlimit(resource.RLIMIT_AS, (self._memory_bytes, self._memory_bytes))
-        resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+            source = code.encode()
+        except UnicodeEncodeError as error:
+            place = f"character {error.start}"
+            raise ToolError(f"argument 'code' is no text at {place}: {error.reason}") from error
+        if b"\0" in source:
+            raise ToolError(f"argument 'code' has a NUL at character {code.index(chr(0))}")
+        ran = await run_program(Program(source), self._limits)
+        text = ran.output.decode(errors="replace")[: self._output_chars]
+        return f"{text}\nerror: stopped after {self._limits.timeout_s} s" if ran.timed_out else text
