@@ -45,9 +45,8 @@ def last_step(folder: Path) -> int:
 
 
 def wait_for_step(process: subprocess.Popen[bytes], folder: Path, step: int) -> None:
-    deadline = time.monotonic() + 180
     while last_step(folder) < step:
-        assert process.poll() is None and time.monotonic() < deadline, "the run did not train"
+        assert process.poll() is None, "the run did not train"
         time.sleep(0.05)
 
 
@@ -64,11 +63,11 @@ def kill_tree(process: subprocess.Popen[bytes]) -> None:
 def test_a_killed_run_resumes_with_the_metrics_of_one_that_was_not(tmp_path: Path) -> None:
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     environment = os.environ | {"RAY_AUTH_MODE": "disabled"}
-    subprocess.run(command(whole), check=True, timeout=180, env=environment)
+    subprocess.run(command(whole), check=True, env=environment)
     process = subprocess.Popen(command(killed), env=environment)
     wait_for_step(process, killed, 5)
     kill_tree(process)
-    subprocess.run(command(killed), check=True, timeout=180, env=environment)
+    subprocess.run(command(killed), check=True, env=environment)
     resumed, unbroken = metrics(killed), metrics(whole)
     assert [line["step"] for line in resumed] == list(range(STEPS + 1))
     assert resumed == unbroken
@@ -91,7 +90,7 @@ def test_control_c_leaves_no_process_behind(tmp_path: Path) -> None:
         wait_for_step(process, tmp_path, 2)
         children = psutil.Process(process.pid).children(recursive=True)
         os.killpg(process.pid, signal.SIGINT)
-        _, error = process.communicate(timeout=60)
+        _, error = process.communicate()
     finally:
         if process.poll() is None:
             kill_tree(process)

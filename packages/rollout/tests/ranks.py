@@ -35,12 +35,12 @@ def start_ranks(job: str, folder: Path, ranks: int = 2, port: int = 0, **setting
     ]
 
 
-def finish_ranks(processes: list[Any], timeout: float = 180) -> list[Any]:
+def finish_ranks(processes: list[Any]) -> list[Any]:
     """The report of each rank; a rank that failed fails the test with its output."""
     reports = []
     try:
         for process in processes:
-            output, errors = process.communicate(timeout=timeout)
+            output, errors = process.communicate()
             assert process.returncode == 0, errors[-4000:]
             reports.append(json.loads(output.strip().splitlines()[-1]))
     finally:

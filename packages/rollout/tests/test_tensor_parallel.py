@@ -29,7 +29,7 @@ def shared_memory() -> set[str]:
 def test_a_killed_job_leaves_nothing_in_the_next_ones_way(models: dict[str, str], tmp_path: Path) -> None:
     port, before = free_port(), shared_memory()
     killed = start_ranks("on_policy", tmp_path, port=port, path=models["tied"], sizes=[2], steps=3, die=True)
-    outputs = [process.communicate(timeout=180) for process in killed]
+    outputs = [process.communicate() for process in killed]
     assert [process.returncode for process in killed] == [-9, -9], outputs
     check([json.loads(output.strip().splitlines()[-1]) for output, _ in outputs], size=2)
     assert not [name for name in shared_memory() - before if "rlrollout" in name]
@@ -64,7 +64,7 @@ def test_two_ray_actors_stay_on_policy(models: dict[str, str]) -> None:
     try:
         port = free_port()
         calls = [actor.run.remote(rank, port, models["tied"]) for rank, actor in enumerate(actors)]
-        check(ray.get(calls, timeout=180), size=2)
+        check(ray.get(calls), size=2)
     finally:
         for actor in actors:
             ray.kill(actor)

@@ -20,7 +20,7 @@ def test_the_example_on_the_page(tiny_model: str, tmp_path: Path) -> None:
     program = tmp_path / "judge.py"
     program.write_text(example)
     found = subprocess.run(
-        [sys.executable, str(program), tiny_model], capture_output=True, text=True, timeout=120, check=False
+        [sys.executable, str(program), tiny_model], capture_output=True, text=True, check=False
     )
     assert found.returncode == 0, found.stderr
     printed = [float(x) for x in re.findall(r"-\d+\.\d+", found.stdout)]

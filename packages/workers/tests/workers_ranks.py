@@ -29,9 +29,7 @@ def _rank_main(
             dist.destroy_process_group()
 
 
-def run_ranks(
-    tmp_path: Any, world: int, fn: Callable[..., Any], *args: Any, timeout: float = 120, **kwargs: Any
-) -> list[Any]:
+def run_ranks(tmp_path: Any, world: int, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> list[Any]:
     """Results of ``fn(*args)`` on each rank; raises with the traceback of the first that failed."""
     store = tmp_path / f"store-{socket.gethostname()}-{id(fn)}-{len(list(tmp_path.iterdir()))}"
     out = _CONTEXT.Queue()
@@ -44,7 +42,7 @@ def run_ranks(
     results: dict[int, Any] = {}
     try:
         while len(results) < world:
-            rank, ok, value = out.get(timeout=timeout)
+            rank, ok, value = out.get()
             if not ok:
                 raise AssertionError(f"rank {rank} of {world} failed:\n{value}")
             results[rank] = value
