@@ -72,5 +72,5 @@ def main() -> list[tuple[list[float], list[float], list[float]]]:
 
 
 if __name__ == "__main__":
-    ray.init(num_cpus=2, include_dashboard=False)
+    ray.init("local", num_cpus=2, include_dashboard=False)
     print(main())  # noqa: T201

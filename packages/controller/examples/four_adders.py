@@ -32,5 +32,5 @@ def main() -> list[int]:
 
 
 if __name__ == "__main__":
-    ray.init(num_cpus=4, include_dashboard=False)
+    ray.init("local", num_cpus=4, include_dashboard=False)
     print(main())  # noqa: T201

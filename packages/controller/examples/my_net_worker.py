@@ -42,7 +42,7 @@ def main() -> DataProto:
 
 
 if __name__ == "__main__":
-    ray.init(num_cpus=2, include_dashboard=False)
+    ray.init("local", num_cpus=2, include_dashboard=False)
     result = main()
     assert result.batch is not None
     print(result.batch["loss"].mean(), result.batch["rank"].tolist())  # noqa: T201

@@ -44,7 +44,9 @@ def test_two_ray_actors_stay_on_policy(models: dict[str, str]) -> None:
     ray = pytest.importorskip("ray")
     started = not ray.is_initialized()
     if started:
-        ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, object_store_memory=100 << 20)
+        ray.init(
+            "local", num_cpus=2, include_dashboard=False, log_to_driver=False, object_store_memory=100 << 20
+        )
     tests = str(Path(__file__).parent)
     environment = {"env_vars": engine_env("cpu", offline=True) | {"PYTHONPATH": tests}}
 

@@ -23,7 +23,7 @@ def test_a_dry_run_prints_configuration_and_plan_and_starts_nothing(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = [*tiny_overrides(tmp_path), "trainer.n_workers_per_node=2"]
-    assert main(["train", "--dry-run", "tiny_grpo", *words]) == 0
+    assert main(["train", "tiny_grpo", words[0], "--dry-run", *words[1:]]) == 0
     text = capsys.readouterr().out
     assert "16 prompts x 16 samples = 256 rows a step, 128 a rank" in text
     assert "adv_estimator: grpo" in text and "GB of weights" in text

@@ -22,7 +22,9 @@ def cluster() -> Iterator[None]:
     if ray.is_initialized():
         yield
         return
-    ray.init(num_cpus=4, object_store_memory=300_000_000, include_dashboard=False, log_to_driver=False)
+    ray.init(
+        "local", num_cpus=4, object_store_memory=300_000_000, include_dashboard=False, log_to_driver=False
+    )
     yield
     ray.shutdown()
 

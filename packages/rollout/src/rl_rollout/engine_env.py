@@ -8,8 +8,6 @@ from __future__ import annotations
 import os
 import sys
 
-import torch
-
 from rl_rollout.errors import EngineEnvironmentError
 
 
@@ -54,4 +52,4 @@ def check_engine_env(device: str) -> None:
 
 
 def _is_cpu(device: str) -> bool:
-    return torch.device(device).type == "cpu"
+    return device.partition(":")[0] == "cpu"

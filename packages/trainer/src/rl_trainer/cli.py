@@ -23,7 +23,7 @@ Command = Callable[[argparse.Namespace], str]
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; returns the exit status."""
-    options = _parser().parse_args(arguments)
+    options = _parse(arguments)
     try:
         sys.stdout.write(options.command(options) + "\n")
     except RLTrainerError as error:
@@ -33,6 +33,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stderr.write("interrupted; the last checkpoint is kept, the same command goes on from there\n")
         return 130
     return 0
+
+
+def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    """Options of a command; its words may stand on both sides of a flag, unlike in plain argparse."""
+    parser = _parser()
+    options, rest = parser.parse_known_args(arguments)
+    if not hasattr(options, "words") or any(word.startswith("-") for word in rest):
+        return parser.parse_args(arguments)
+    options.words += rest
+    return options
 
 
 def _parser() -> argparse.ArgumentParser:
