@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 from typing import Any
 
 import pytest
@@ -14,7 +15,6 @@ from rl_rollout import (
     AgentRow,
     AsyncEngine,
     Calculator,
-    ChatHistoryRewrittenError,
     HFRollout,
     PythonTool,
     RolloutConfigError,
@@ -22,7 +22,6 @@ from rl_rollout import (
     SingleTurnLoop,
     ToolLoop,
     Transcript,
-    observation_ids,
     run_agent_loop,
     vLLMRollout,
 )
@@ -69,7 +68,7 @@ def test_tool_answers_are_appended_and_masked(tokenizer: Any) -> None:
 
 def test_what_a_call_gets_wrong_is_told_to_the_policy(tokenizer: Any) -> None:
     wrong = [
-        '<tool_call>{"name": "x"}</tool_call><eos>',
+        '<tool_call>{"name": "x", "arguments": {}}</tool_call><eos>',
         "<tool_call>{</tool_call><eos>",
         '<tool_call>{"name": "calculator", "arguments": {"expression": "1/0"}}</tool_call><eos>',
         "done<eos>",
@@ -94,24 +93,12 @@ def test_turns_and_room_are_limited(tokenizer: Any) -> None:
     assert int(out.batch["response_mask"].sum()) == full  # an observation that leaves no room is not added
 
 
-def test_a_template_that_rewrites_history_is_reported_and_costs_its_row(tokenizer: Any) -> None:
-    import copy
-
-    trimming = copy.deepcopy(tokenizer)
-    trimming.chat_template = tokenizer.chat_template.replace("m.content", "m.content | trim")
-    ids = tokenizer.encode("<bos>user ?<eos><bos>assistant  hm <eos>", add_special_tokens=False)
-    history = [{"role": "user", "content": "?"}, {"role": "assistant", "content": " hm "}]
-    new = [{"role": "tool", "content": "x"}]
-    assert (
-        tokenizer.decode(observation_ids(tokenizer, ids, history, new)) == "<bos>tool x<eos><bos>assistant "
-    )
-    with pytest.raises(
-        ChatHistoryRewrittenError, match="the policy saw ' hm <eos>' where it now has 'hm<eos>"
-    ):
-        observation_ids(trimming, ids, history, new)
-    rollout = toy(tokenizer, [" " + CALL, "fine<eos>"])
-    out = run_agent_loop(rollout, ToolLoop(trimming, [Calculator()]), chat_prompts(tokenizer, ["?"]))
-    assert out.non_tensor_batch["agent_error"][0].startswith("ChatHistoryRewrittenError")
+def test_a_template_that_leaves_tool_messages_out_costs_its_row(tokenizer: Any) -> None:
+    deaf = copy.deepcopy(tokenizer)
+    deaf.chat_template = tokenizer.chat_template.replace("%}", "if m.role != 'tool' %}", 1)
+    rollout = toy(tokenizer, [CALL, "fine<eos>"])
+    out = run_agent_loop(rollout, ToolLoop(deaf, [Calculator()]), chat_prompts(tokenizer, ["?"]))
+    assert out.non_tensor_batch["agent_error"][0].startswith("ChatTemplateError: the chat template leaves")
     assert out.batch["response_mask"].sum() == 0
     assert out.batch["attention_mask"][0, 40:].sum() > 0
     assert out.meta_info["metrics"]["agent/failed_rows/sum"] == 1
@@ -139,11 +126,11 @@ def test_failed_and_hanging_rows_are_masked_and_counted(models: dict[str, str]) 
     assert out.meta_info["metrics"]["agent/failed_rows/sum"] == 2
 
 
-def test_an_engine_that_fails_fails_its_rows_and_not_the_next_batch(tokenizer: Any) -> None:
+def test_an_engine_that_fails_is_no_failure_of_a_row_and_spares_the_next_batch(tokenizer: Any) -> None:
     rollout = toy(tokenizer, ["a<eos>"])
     rollout.broken = True
-    out = run_agent_loop(rollout, SingleTurnLoop(), make_prompts([3, 4]))
-    assert out.meta_info["metrics"]["agent/failed_rows/sum"] == 2
+    with pytest.raises(RuntimeError, match="the toy is broken"):
+        run_agent_loop(rollout, SingleTurnLoop(), make_prompts([3, 4]))
     rollout.broken = False
     assert run_agent_loop(rollout, SingleTurnLoop(), make_prompts([3])).batch["response_mask"].sum() > 0
 

@@ -99,7 +99,7 @@ def test_a_second_engine_starts_fast(engines: dict[str, vLLMRollout], models: di
     engine = vLLMRollout(engine_config(), models["tied"], CPU)
     elapsed = time.process_time() - started
     engine.close()
-    assert elapsed < 3.0  # a quiet machine needs .3 s, without the settings half a minute
+    assert elapsed < 15.0  # a quiet machine needs .3 s, without the settings half a minute
 
 
 @pytest.fixture(scope="module")

@@ -12,6 +12,7 @@ import pytest
 from transformers import AutoConfig, AutoModelForSequenceClassification
 
 from rl_trainer import FitResult, TrainingError, load_config, run_ppo
+from rl_trainer.errors import DataError
 from rl_trainer.models.tiny import make_tiny_model
 from rl_trainer.run.jobs import EvaluationRunner
 from rl_trainer.tiny import tiny_overrides
@@ -181,8 +182,43 @@ def test_a_run_whose_reward_fails_on_every_row_ends_at_once_and_says_so(tmp_path
     (tmp_path / "broken.py").write_text(
         "def score(data_source, solution_str, ground_truth, extra_info):\n    return undefined_name\n"
     )
-    with pytest.raises(TrainingError, match=r"none of \d+ rows has a reward \(raised"):
+    with pytest.raises(
+        TrainingError, match=r"(\d+) of \1 rows have no reward \(raised.*first: it raised NameError"
+    ):
         train(tmp_path, "tiny_grpo", f"reward.function={tmp_path / 'broken.py'}:score", "data.val_files=[]")
+
+
+def test_rows_without_a_reward_are_told_of_the_first_time(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "some.py").write_text(
+        "def score(data_source, solution_str, ground_truth, extra_info):\n"
+        "    return 1 / solution_str.count(ground_truth[0])\n"
+    )
+    _, lines = train(
+        tmp_path, "tiny_grpo", f"reward.function={tmp_path / 'some.py'}:score", "data.val_files=[]"
+    )
+    assert trained(lines) and all(0 < line["reward/raised/sum"] < 16 for line in lines)
+    told = capsys.readouterr()
+    assert (told.out + told.err).count("rows have no reward (raised") == 1
+
+
+def test_dynamic_sampling_draws_whole_batches_past_the_last_epoch(tmp_path: Path) -> None:
+    few = tmp_path / "few.jsonl"
+    overrides = tiny_overrides(tmp_path)
+    few.write_text("".join((tmp_path / "train.jsonl").read_text().splitlines(True)[:8]))
+    again = [*overrides, *LOCAL, f"data.train_files=[{few}]", "trainer.total_training_steps=-1"]
+    sampling = [f"{ALGORITHM}.filter_groups.{key}" for key in ("enable=true", "max_num_gen_batches=3")]
+    run_ppo(load_config("tiny_grpo", [*again, *sampling, "trainer.total_epochs=2", "data.val_files=[]"]))
+    lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert len(lines) == 4
+    drawn = 4 * sum(line["train/num_gen_batches"] for line in lines)
+    assert lines[-1]["training/epoch"] * 8 == drawn > 2 * 8
+
+
+def test_fewer_prompts_than_a_batch_are_refused_before_a_worker_starts(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"data.train_batch_size=600, but there are 512 prompts"):
+        train(tmp_path, "tiny_grpo", "data.train_batch_size=600", f"{ACTOR}.ppo_mini_batch_size=600")
 
 
 def test_evaluation_leaves_what_the_run_has_written(tmp_path: Path) -> None:

@@ -57,10 +57,10 @@ def test_long_prompts_are_left_out_and_counted_or_refused(
     [
         ("a.jsonl", '{"prompt": "a="}\n{oops\n', "a.jsonl, row 2: not JSON"),
         ("a.jsonl", "[1]\n", "row 1: must be a JSON object"),
-        ("a.jsonl", '{"question": "a="}\n', "row 1: column 'prompt'"),
+        ("a.jsonl", '{"question": "a="}\n', "row 1: there is no column 'prompt'"),
         ("a.jsonl", '{"prompt": [{"role": "user", "content": "a"}]}\n', "no chat template"),
         ("a.parquet", "not parquet", "can't be read as Parquet"),
-        ("a.csv", "a,b", "the ending '.csv'"),
+        ("a.tsv", "a,b", "the ending '.tsv'"),
     ],
 )
 def test_a_bad_file_or_row_is_named(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from workers_ranks import run_ranks
 
 from rl_workers import BatchError, TokenBudgetError, balanced_order, check_longest_row, plan_micro_batches
 from rl_workers.compute.attention import AttentionPlan, Unit
+from rl_workers.compute.micro_batches import row_cost
 from rl_workers.compute.packing import pack_rows, tabulate_rows
 
 
@@ -176,6 +178,15 @@ def test_balanced_order_is_a_permutation_and_even(rows: list[tuple[int, int]], p
     prompts, responses = [p for p, _ in rows], [r for _, r in rows]
     order = balanced_order(prompts, responses, parts)
     assert sorted(order) == list(range(len(rows)))
+
+
+@pytest.mark.parametrize("dtype", [np.int32, torch.int32, torch.int16])
+def test_long_rows_are_balanced_though_their_squares_exceed_the_lengths_type(dtype: Any) -> None:
+    long = [30_000, 32_000, 200, 100]
+    make = np.asarray if isinstance(dtype, type) else torch.tensor
+    order = balanced_order(make([100] * 4, dtype=dtype), make(long, dtype=dtype), 2)
+    assert order == balanced_order([100] * 4, long, 2)
+    assert row_cost(np.int32(1000), np.int32(60_000)) == row_cost(1000, 60_000) > 60_000
 
 
 def test_balanced_order_keeps_groups_and_evens_cost() -> None:

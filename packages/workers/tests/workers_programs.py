@@ -217,6 +217,18 @@ def run_actor(
     return found
 
 
+def moved_by_nothing(config: ActorRolloutRefConfig, batch: dict[str, torch.Tensor], what: str) -> list[float]:
+    """How far the weights move in a step that learns, and then in one from which ``what`` took everything."""
+    worker = make_worker(ActorRolloutRefWorker, config, "actor")
+    moved = []
+    for data in (batch, {**batch, what: torch.zeros_like(batch[what])}):
+        before = [p.detach().clone() for p in worker.trained().parameters()]
+        worker.update_actor(as_proto(data, temperature=1.0))
+        after = worker.trained().parameters()
+        moved.append(max(float((a - b).abs().max()) for a, b in zip(after, before, strict=True)))
+    return moved
+
+
 def dying_save(config: ActorRolloutRefConfig, batch: dict[str, torch.Tensor], path: str) -> bool:
     """A second save that fails when half of the files are written; whether it was reported."""
     worker = make_worker(ActorRolloutRefWorker, config, "actor")

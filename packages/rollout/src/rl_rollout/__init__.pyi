@@ -5,10 +5,9 @@ from .agents.loop import AsyncEngine as AsyncEngine
 from .agents.loop import SingleTurnLoop as SingleTurnLoop
 from .agents.loop import Transcript as Transcript
 from .agents.loop import run_agent_loop as run_agent_loop
-from .agents.tool_loop import ToolCall as ToolCall
+from .agents.tool_calls import ToolCall as ToolCall
+from .agents.tool_calls import parse_tool_calls as parse_tool_calls
 from .agents.tool_loop import ToolLoop as ToolLoop
-from .agents.tool_loop import observation_ids as observation_ids
-from .agents.tool_loop import parse_tool_calls as parse_tool_calls
 from .agents.tools import Calculator as Calculator
 from .agents.tools import PythonTool as PythonTool
 from .agents.tools import Tool as Tool
@@ -27,6 +26,8 @@ from .batch.responses import eos_response_mask as eos_response_mask
 from .batch.responses import length_mask as length_mask
 from .batch.responses import to_batch as to_batch
 from .batch.responses import unpad_prompts as unpad_prompts
+from .chat import encode_chat as encode_chat
+from .chat import observation_ids as observation_ids
 from .config import RolloutConfig as RolloutConfig
 from .config import SamplingConfig as SamplingConfig
 from .config import greedy_sampling as greedy_sampling
@@ -35,7 +36,7 @@ from .engine_env import engine_env as engine_env
 from .engines.hf.rollout import HFRollout as HFRollout
 from .engines.vllm.rollout import vLLMRollout as vLLMRollout
 from .engines.vllm.transfer import WeightSender as WeightSender
-from .errors import ChatHistoryRewrittenError as ChatHistoryRewrittenError
+from .errors import ChatTemplateError as ChatTemplateError
 from .errors import EngineEnvironmentError as EngineEnvironmentError
 from .errors import EngineStateError as EngineStateError
 from .errors import LogProbSpaceError as LogProbSpaceError

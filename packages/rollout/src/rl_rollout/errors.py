@@ -34,5 +34,5 @@ class LogProbSpaceError(RLRolloutError, ValueError):
     """Two sets of log-probs live in different spaces (temperature, truncation) and can't be compared."""
 
 
-class ChatHistoryRewrittenError(RLRolloutError, ValueError):
-    """A chat template renders earlier turns differently once a later one is there."""
+class ChatTemplateError(RLRolloutError, ValueError):
+    """There is no chat template, or it refuses or leaves out messages."""

@@ -87,6 +87,7 @@ class AsyncEngine:
                 "an engine of one rank; set it to 1"
             )
         self._rollout = rollout
+        self.failure: Exception | None = None  # what ended the engine; no row's own
         self._waiting: dict[str, asyncio.Future[Completion]] = {}
         self._pump: asyncio.Task[None] | None = None
 
@@ -123,6 +124,7 @@ class AsyncEngine:
                     future.set_result(completion)
 
     def _fail(self, error: Exception) -> None:
+        self.failure = error
         self._rollout.abort(list(self._waiting))
         for future in self._waiting.values():
             if not future.done():
@@ -154,6 +156,7 @@ def run_agent_loop(
     Besides, columns `num_turns` and `agent_error` ("" where all went well). A row that raised or ran out of
     time is data: it keeps its tokens, its mask is 0 throughout, its finish reason is "error", and
     `meta_info["metrics"]` counts it as `agent/failed_rows/sum`, beside `agent/num_turns/mean` and `.../max`.
+    What the engine raises is raised here, once every row has ended.
     """
     rollout.check_ready()
     engine = AsyncEngine(rollout)
@@ -166,6 +169,8 @@ def run_agent_loop(
         for i, (sampling, seed) in enumerate(zip(samplings, seeds, strict=True))
     ]
     errors = asyncio.run(_run_rows(engine, loop, transcripts, rows, row_timeout_s))
+    if engine.failure is not None:
+        raise engine.failure
     batch = _collect(rollout, prompts, transcripts, errors)
     batch.meta_info["logprob_space"] = declare_space(prompts, rollout.config.sampling(), rollout.config.dtype)
     batch.meta_info["metrics"] = {"agent/failed_rows/sum": sum(map(bool, errors))} | _turns(transcripts)

@@ -12,9 +12,12 @@ import torch
 from transformers import PreTrainedTokenizerBase
 
 from rl_protocol import DataProto
+from rl_rollout import encode_chat
+from rl_rollout.errors import ChatTemplateError
 
 from ..config.tree import DataConfig
 from ..errors import DataError
+from .rows import checked
 from .sources import Row, read_rows
 
 logger = logging.getLogger(__name__)
@@ -23,9 +26,10 @@ logger = logging.getLogger(__name__)
 class PromptDataset(torch.utils.data.Dataset[Row]):
     """Rows of files, `datasets` ids or reasoning-gym tasks, tokenised.
 
-    A row's prompt is a string (taken as it is) or a list of chat messages (rendered by the tokenizer's
-    chat template). Columns `data_source`, `reward_model` (`{"ground_truth": ...}`), `extra_info` and any
-    other column reach the reward function unchanged.
+    A row's prompt is a string (taken as it is, control tokens in it too) or a list of chat messages (rendered
+    by the tokenizer's chat template, which alone writes control tokens). Columns `data_source`,
+    `reward_model` (`{"ground_truth": ...}`), `extra_info` and any other column reach the reward function; see
+    `rows.checked` for what they may hold.
 
     Args:
         sources: what to read; see `sources.read_rows`.
@@ -68,7 +72,8 @@ class PromptDataset(torch.utils.data.Dataset[Row]):
         return self.rows[index]
 
     def _add(self, row: Row, where: str) -> None:
-        ids = self._encode(row, where)
+        columns = checked(row, self.config.prompt_key, where)
+        ids = self._encode(columns["raw_prompt"], where)
         if len(ids) > self.config.max_prompt_length:
             if not self.config.filter_overlong_prompts:
                 raise DataError(
@@ -77,27 +82,17 @@ class PromptDataset(torch.utils.data.Dataset[Row]):
                 )
             self.filtered += 1
             return
-        columns = {name: value for name, value in row.items() if name != self.config.prompt_key}
-        defaults = {"data_source": "data", "reward_model": {}, "extra_info": {}}
-        raw = row[self.config.prompt_key]
-        self.rows.append({**defaults, **columns, "raw_prompt": raw, "input_ids": ids})
+        self.rows.append({**columns, "input_ids": ids})
 
-    def _encode(self, row: Row, where: str) -> list[int]:
-        prompt = row.get(self.config.prompt_key)
-        if isinstance(prompt, str) and prompt:
-            return list(self.tokenizer(prompt)["input_ids"])
-        if isinstance(prompt, list) and prompt and all(_is_message(message) for message in prompt):
-            if not self.tokenizer.chat_template:
-                raise DataError(
-                    f"{where}: the prompt is a list of messages, but the tokenizer has no chat template; "
-                    "give prompts as strings or use a chat model"
-                )
-            text = self.tokenizer.apply_chat_template(prompt, add_generation_prompt=True, tokenize=False)
-            return list(self.tokenizer(str(text), add_special_tokens=False)["input_ids"])
-        raise DataError(
-            f"{where}: column {self.config.prompt_key!r} must be a non-empty string or a list of "
-            f"{{role, content}} messages, not {prompt!r}; data.prompt_key names the column"
-        )
+    def _encode(self, prompt: Any, where: str) -> list[int]:
+        try:
+            written = isinstance(prompt, str)
+            ids = self.tokenizer(prompt)["input_ids"] if written else encode_chat(self.tokenizer, prompt)
+        except ChatTemplateError as error:
+            raise DataError(f"{where}: {error}") from error
+        if not ids:
+            raise DataError(f"{where}: the prompt has no token")
+        return list(ids)
 
 
 def collate(rows: Sequence[Row], pad_token_id: int, width: int = 0) -> dict[str, torch.Tensor | np.ndarray]:
@@ -142,7 +137,3 @@ def padded_collate(
 def to_prompts(collated: dict[str, Any], names: Sequence[str]) -> DataProto:
     """Collated rows as prompts, one row each, with `names` as `uid`."""
     return DataProto.from_single_dict({**collated, "uid": np.array(names, dtype=object)})
-
-
-def _is_message(value: object) -> bool:
-    return isinstance(value, dict) and isinstance(value.get("role"), str) and "content" in value

@@ -34,6 +34,12 @@ def reduce_metrics(metrics: Mapping[str, Sequence[float] | float]) -> Metrics:
     return reduced
 
 
+def add_counts(metrics: Metrics, more: Mapping[str, float]) -> None:
+    """Take up numbers of another batch of the same step: counts (`.../sum`) add up, the rest is new."""
+    for key, value in more.items():
+        metrics[key] = value + (metrics.get(key, 0.0) if key.endswith("/sum") else 0.0)
+
+
 @contextmanager
 def timed(metrics: Metrics, name: str) -> Iterator[None]:
     """Add the block's seconds to `timing_s/<name>`."""

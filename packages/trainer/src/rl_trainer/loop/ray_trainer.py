@@ -30,9 +30,9 @@ from .checkpoints import RunCheckpoints
 from .chosen_tokens import put_chosen_tokens
 from .correction import correct
 from .dynamic_sampling import fill_up
-from .metrics import Metrics, data_metrics, throughput, timed
+from .metrics import Metrics, add_counts, data_metrics, throughput, timed
 from .rollouts import Rollouts
-from .scoring import Scoring, greedy_scores, overlong_penalties, without_value
+from .scoring import Scoring, greedy_scores, overlong_penalties, told_lost, without_value
 from .step_batch import LOG_PROB_COLUMNS, StepBatch
 from .updates import actor_plan, balanced, critic_plan, update_in_mini_batches
 from .validation import Validator
@@ -154,12 +154,12 @@ class RayPPOTrainer:
             return None
         state.drawn += 1
         count = self.config.data.train_batch_size
-        if trainer.total_training_steps < 0:
-            # Dynamic sampling may draw past the last epoch; a step always has a prompt.
-            count = max(1, min(count, trainer.total_epochs * state.stream.size - state.stream.position))
+        if trainer.total_training_steps < 0 and not self.config.algorithm.filter_groups.enable:
+            # Dynamic sampling draws past the last epoch, whole batches as before.
+            count = min(count, trainer.total_epochs * state.stream.size - state.stream.position)
         drawn = state.stream.take(count)
-        rows = [self.train_dataset[row] for _, row in drawn]
-        return to_prompts(self.collate_fn(rows), [f"{epoch}-{row}" for epoch, row in drawn])
+        collated = self.collate_fn([self.train_dataset[row] for _, row in drawn])
+        return to_prompts(collated, [f"{epoch}-{row}" for epoch, row in drawn])
 
     def generate(self) -> StepBatch:
         """`rollout.n` responses per prompt; with `trainer.staleness`, of prompts drawn some steps ago."""
@@ -181,6 +181,7 @@ class RayPPOTrainer:
         batch.put(raw_scores=raw, scores=scores.masked_fill(lost, 0.0))
         if lost.any():
             batch.put(response_mask=batch["response_mask"] * ~lost[:, None])
+            self.recorder.once("lost", told_lost(lost, result))
         if needs(self.config, "reward_components"):
             batch.put(reward_components=result.components(self.config.algorithm.gdpo_reward_keys))
         if needs(self.config, "reward_baselines"):
@@ -188,7 +189,7 @@ class RayPPOTrainer:
                 baselines, measured = greedy_scores(batch, self.rollouts, self.scoring)
             batch.put(reward_baselines=baselines)
             self.metrics |= measured
-        self.metrics |= result.metrics()
+        add_counts(self.metrics, result.metrics())
         return batch
 
     def filter_groups(self, batch: StepBatch) -> StepBatch:
@@ -297,8 +298,7 @@ class RayPPOTrainer:
 
     def validate(self) -> None:
         """Score the held-out prompts, if there are any; keep the samples, report."""
-        measured = self.validator.run()
-        self.metrics |= measured
+        self.metrics |= (measured := self.validator.run())
         if measured and self.global_step == 0:
             self.recorder.log(self.metrics, 0)
 

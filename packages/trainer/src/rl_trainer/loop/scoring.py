@@ -57,12 +57,17 @@ def without_value(scores: torch.Tensor, result: RewardResult, where: str) -> tor
     """
     lost = scores.isnan()
     if len(lost) and bool(lost.all()):
-        counts = ", ".join(f"{kind} {count}" for kind, count in result.failures.items() if count)
         raise TrainingError(
-            f"{where}: none of {len(lost)} rows has a reward ({counts or 'NaN'}); the log says what each "
-            "call did: mend reward.function, and run the same command again"
+            f"{where}: {told_lost(lost, result)}; mend reward.function, and run the same command again"
         )
     return lost
+
+
+def told_lost(lost: torch.Tensor, result: RewardResult) -> str:
+    """How many rows have no value and why, with the first failure's own words."""
+    counts = ", ".join(f"{kind} {count}" for kind, count in result.failures.items() if count) or "NaN"
+    first = f"; first: {result.first_failure}" if result.first_failure else ""
+    return f"{int(lost.sum())} of {len(lost)} rows have no reward ({counts}{first})"
 
 
 def overlong_penalties(config: PPOConfig, lengths: torch.Tensor) -> torch.Tensor:

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, cast
 
@@ -21,6 +21,7 @@ from transformers import PreTrainedTokenizerBase
 
 from rl_protocol import DataProto
 
+from ..data.rows import OWN
 from ..errors import RewardError
 from .process import Outcome, accepts, call_reward, load_reward_function, prepare, takes_lists
 
@@ -37,11 +38,13 @@ class RewardResult:
         scores: `[B]` float32; NaN where the row has no value.
         extras: further numbers that the function returned, by name, `[B]` float64, NaN where missing.
         failures: what went wrong, by kind (`raised`, `timed_out`, `no_value`), as counts.
+        first_failure: what the first call that went wrong did; "" if none did.
     """
 
     scores: torch.Tensor
     extras: dict[str, np.ndarray]
     failures: dict[str, int]
+    first_failure: str = ""
 
     def components(self, keys: Sequence[str]) -> torch.Tensor:
         """Numbers of the function's dict as components of the reward, `[B, K]` float32; missing ones are 0.
@@ -66,7 +69,8 @@ class RewardResult:
         """The form in which it travels; the parts of several workers stack."""
         rows = range(len(self.scores))
         extras = [{name: float(column[row]) for name, column in self.extras.items()} for row in rows]
-        return DataProto.from_dict({"scores": self.scores}, {"extras": extras}, {"metrics": self.failures})
+        counts = {**self.failures, "first_failure": self.first_failure}
+        return DataProto.from_dict({"scores": self.scores}, {"extras": extras}, {"metrics": counts})
 
     @classmethod
     def from_batch(cls, batch: DataProto) -> RewardResult:
@@ -75,9 +79,11 @@ class RewardResult:
         names = dict.fromkeys(name for row in rows for name in row)
         extras = {name: np.array([row.get(name, math.nan) for row in rows]) for name in names}
         failures: Counter[str] = Counter()
+        first = ""
         for part in batch.meta_info["metrics"]:
-            failures.update(part)
-        return cls(cast(TensorDict, batch.batch)["scores"], extras, dict(failures))
+            first = first or part["first_failure"]
+            failures.update({kind: count for kind, count in part.items() if kind != "first_failure"})
+        return cls(cast(TensorDict, batch.batch)["scores"], extras, dict(failures), first)
 
 
 class NoRule:
@@ -119,20 +125,28 @@ class RewardManager:
         self.function, self.tokenizer, self.timeout_s = function, tokenizer, timeout_s
         self.num_processes = num_processes
         self.pool: ProcessPool | None = None
+        self.first_failure = ""
 
     def start(self) -> None:
         """Start the processes, without waiting for them; the first call does it otherwise."""
         if self.pool is None:
-            context = multiprocessing.get_context("spawn")
-            self.pool = ProcessPool(max_workers=self.num_processes, context=context)
-            self.pool.schedule(prepare, args=[self.function])
+            # Each process imports the function before it takes a call, so that no call's time counts that.
+            self.pool = ProcessPool(
+                max_workers=self.num_processes,
+                initializer=prepare,
+                initargs=[self.function],
+                context=multiprocessing.get_context("spawn"),
+            )
+            self.pool.schedule(int)
 
     def __call__(self, batch: DataProto) -> RewardResult:
         """Score every row of a generated batch (`responses`, `response_lengths`, the dataset's columns)."""
         self.start()
+        self.first_failure = ""
         rows = len(batch)
         parts = cut(rows, self.num_processes) if self.takes_lists else one_by_one(slice(rows))
-        return gather_scores(self._score(self._arguments(batch), parts))
+        result = gather_scores(self._score(self._arguments(batch), parts))
+        return replace(result, first_failure=self.first_failure)
 
     def decode(self, batch: DataProto) -> list[str]:
         """The responses as text."""
@@ -150,7 +164,8 @@ class RewardManager:
 
     def _arguments(self, batch: DataProto) -> dict[str, list[Any]]:
         """What the function accepts of a batch, each as a list over rows."""
-        columns = {name: list(values) for name, values in batch.non_tensor_batch.items() if name != "uid"}
+        named = ((name.removeprefix(OWN), list(values)) for name, values in batch.non_tensor_batch.items())
+        columns = {name: values for name, values in named if name != "uid"}
         texts = self.decode(batch)
         if self.takes_lists:
             prompts = columns.pop("raw_prompt")
@@ -185,13 +200,17 @@ class RewardManager:
         try:
             outcomes, note = future.result()
         except FutureTimeoutError:
-            logger.warning("a call of the reward function took over %.0f s and was ended", self.timeout_s)
+            self._note(f"it took over {self.timeout_s:g} s and was ended")
             return [], "timed_out"
         except Exception as error:  # its process ended, or arguments that can't be sent to it
             outcomes, note = [], repr(error)
         if note:
-            logger.warning("a call of the reward function went wrong: %s", note)
+            self._note(note)
         return outcomes, "" if outcomes else "raised"
+
+    def _note(self, what: str) -> None:
+        logger.warning("a call of the reward function went wrong: %s", what)
+        self.first_failure = self.first_failure or what
 
 
 def one_by_one(rows: slice) -> list[slice]:

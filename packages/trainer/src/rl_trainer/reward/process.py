@@ -34,7 +34,9 @@ def call_reward(spec: str, arguments: Mapping[str, list[Any]]) -> tuple[list[Out
         if takes_lists(function):
             return read_scores(_wait_for(function(**arguments)), len(arguments["completions"]))
         row = {name: value for name, (value,) in arguments.items()}
-        return [read_score(_wait_for(function(**row)))], ""
+        value = _wait_for(function(**row))
+        score = read_score(value)
+        return [score], _remark(value) if score == "no_value" else ""
     except Exception as error:  # the boundary to a user's code: whatever it raised costs its row only
         return [], f"it raised {error!r}"
 
@@ -49,7 +51,18 @@ def read_scores(value: object, rows: int) -> tuple[list[Outcome], str]:
     values = _plain(value)
     if not isinstance(values, Sequence) or len(values) != rows:
         return ["no_value"] * rows, f"it returned {str(values)[:200]} for {rows} rows, not a list of as many"
-    return [read_score(one) for one in values], ""
+    scores = [read_score(one) for one in values]
+    lost = next((one for one, score in zip(values, scores, strict=True) if score == "no_value"), None)
+    return scores, _remark(lost)
+
+
+def _remark(value: object) -> str:
+    """What the log says of a value that is none; None means that there is none."""
+    return (
+        ""
+        if value is None
+        else f"it returned {value!r:.200}, not a finite number or a dict with one as score"
+    )
 
 
 def read_score(value: object) -> Outcome:

@@ -21,6 +21,7 @@ from ..config.inputs import needs, uses_reference
 from ..config.loading import to_yaml
 from ..config.tree import PPOConfig
 from ..data.dataset import PromptDataset
+from ..errors import DataError
 from ..loop.ray_trainer import RayPPOTrainer
 from ..reward.manager import NoRule, RewardManager
 from ..state.run_state import FitResult
@@ -78,6 +79,11 @@ class TaskRunner:
         self.progress({"kind": "stage", "text": "reading prompts"})
         data, seed = config.data, config.trainer.seed
         train = PromptDataset(data.train_files, tokenizer, data, data.train_split, seed)
+        if self.keeps_config and len(train) < data.train_batch_size:
+            raise DataError(
+                f"data.train_batch_size={data.train_batch_size}, but there are {len(train)} prompts: some "
+                "would stand several times in one batch; lower it, or raise rollout.n instead"
+            )
         val = None
         if data.val_files:
             # One more than the training seed: other rows of the same reasoning-gym task.

@@ -31,6 +31,7 @@ class Recorder:
         self.config, self.progress = config, progress
         self.run = Path(config.trainer.default_local_dir)
         self.tracking: Tracking | None = None
+        self.told: set[str] = set()
 
     def open(self, step: int) -> None:
         """Open the trackers of a run that stands after `step`; lines of later steps are dropped."""
@@ -42,6 +43,12 @@ class Recorder:
     def stage(self, text: str) -> None:
         """Tell what is being done."""
         self.progress({"kind": "stage", "text": text})
+
+    def once(self, topic: str, text: str) -> None:
+        """Tell of something that may come again in every step, the first time."""
+        if topic not in self.told:
+            self.told.add(topic)
+            self.stage(text)
 
     def log(self, metrics: Mapping[str, float], step: int) -> None:
         """Give the trackers the numbers of a step; without open trackers (evaluation) nothing is kept."""

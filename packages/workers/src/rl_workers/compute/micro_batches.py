@@ -24,13 +24,17 @@ class _Item:
 
 def row_cost(prompt: int, response: int, hidden: int = _HIDDEN) -> float:
     """Relative cost of a row's response: its tokens, plus its attention in tokens (pairs / (6 hidden))."""
+    prompt, response = (
+        int(prompt),
+        int(response),
+    )  # squares of numpy's or torch's 32-bit lengths would overflow
     length = prompt + response
     return response + (length * length - prompt * prompt) / (12 * hidden)
 
 
 def prompt_cost(prompt: int, hidden: int = _HIDDEN) -> float:
     """Relative cost of a prompt that goes through the model once."""
-    return prompt + prompt * prompt / (12 * hidden)
+    return int(prompt) + int(prompt) ** 2 / (12 * hidden)
 
 
 def check_longest_row(prompt_length: int, response_length: int, budget: int, key: str) -> None:

@@ -124,7 +124,8 @@ class FSDPEngine(TrainEngine):
         loss.
 
         Returns:
-            The norm of the global gradient before clipping. If it is not finite no step is taken.
+            The norm of the global gradient before clipping. If it is not finite no step is taken, nor if it
+            is 0: where nothing was learnt, AdamW would still move the weights by its momentum.
         """
         if self.optimizer is None or self.scheduler is None:
             raise RuntimeError("train_step was called on an engine that was built without an optimizer")
@@ -136,11 +137,11 @@ class FSDPEngine(TrainEngine):
             with DistProfiler.span("backward"):
                 torch.autograd.backward(loss)
         norm = self._grad_norm()
-        if math.isfinite(norm):
+        if norm > 0 and math.isfinite(norm):
             with DistProfiler.span("optimizer"):
                 excess = (norm + 1e-6) / self.grad_clip if self.grad_clip else 0.0
                 take_step(self.optimizer, max(1.0, excess))
-        else:
+        elif norm:
             logger.warning("the gradient's norm is %s: no step is taken", norm)
         self.scheduler.step()
         self.optimizer.zero_grad(set_to_none=True)

@@ -10,6 +10,7 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from rl_controller import Dispatch, make_nd_compute_dataproto_dispatch_fn, register
 from rl_protocol import DataProto
+from rl_rollout import encode_chat
 from rl_workers.compute.micro_batches import plan_sequences
 from rl_workers.compute.packing import PackedBatch, pack_sequences
 from rl_workers.config import RewardModelConfig
@@ -119,6 +120,5 @@ class RewardModelWorker(EngineWorker):
         messages = [{"role": "user", "content": raw}] if isinstance(raw, str) else list(raw)
         answer = self.input_tokenizer.decode(response, skip_special_tokens=True)
         messages.append({"role": "assistant", "content": answer})
-        text = self.tokenizer.apply_chat_template(messages, tokenize=False)
-        encoded = self.tokenizer(text, add_special_tokens=False)["input_ids"]
+        encoded = encode_chat(self.tokenizer, messages, add_generation_prompt=False)
         return torch.tensor(encoded, dtype=torch.long)
