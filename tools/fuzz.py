@@ -28,9 +28,7 @@ from rl_trainer.plan.resolve import resolve
 from rl_trainer.tiny import tiny_overrides
 
 # What a run needs as it is: its place, its data, its model, its size.
-FIXED = re.compile(
-    r"path$|_files$|_dir$|split$|^trainer\.(backend|nnodes|n_workers|n_gpus|total_|device|ray_)|timeout"
-)
+FIXED = re.compile(r"path$|_files$|_dir$|split$|^trainer\.(backend|nnodes|n_|total_|device|ray_)|timeout")
 ODD = ["null", "-1", "0", ".nan", ".inf", "1e308", "x", "[]", "{a: 1}", "true", "''", "ü\u2028"]
 NUMBERS: dict[str, list[str]] = {
     "int": ["1", "2", "3", "4", "5", "7", "8", "16", "24", "64", "1000"],

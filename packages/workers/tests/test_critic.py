@@ -45,3 +45,15 @@ def test_learns_the_returns_alike_on_any_number_of_ranks(tiny_model: str, tmp_pa
 def test_a_classifier_s_head_is_taken_over(tiny_classifier: str, tmp_path: Path) -> None:
     found = run_ranks(tmp_path, 1, run_critic, critic_config(tiny_classifier), BATCH, 0)[0]
     assert np.abs(found["before"]).max() > 0.01
+
+
+@pytest.mark.parametrize("targets", [["all-linear"], ["q_proj", "v_proj"]])
+def test_a_head_is_trained_beside_adapters(tiny_model: str, tmp_path: Path, targets: list[str]) -> None:
+    config = critic_config(tiny_model)
+    config.model.lora_rank, config.model.target_modules = 4, targets
+    found = run_ranks(tmp_path, 1, run_critic, config, BATCH, 40, save=str(tmp_path / "saved"))[0]
+    first, last = (found["metrics"][step]["critic/vf_loss"] for step in (0, -1))
+    assert (found["before"] == 0).all() and last < 0.7 * first
+    mask = BATCH["response_mask"].numpy().astype(bool)
+    error = 0.5 * ((found["after"] - BATCH["advantages"].numpy())[mask] ** 2).mean()
+    assert error == pytest.approx(last, rel=0.5)  # the head came back from the checkpoint as well

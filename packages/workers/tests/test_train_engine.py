@@ -72,6 +72,9 @@ class OnlyTheInterface(TrainEngine):
     def wait(self) -> None:
         self.__engine.wait()
 
+    def check(self, path: str) -> None:
+        self.__engine.check(path)
+
     def load(self, path: str, **options: bool) -> int:
         return self.__engine.load(path, **options)
 

@@ -7,6 +7,7 @@ prints it. The packages that build a thing own its dataclass; this module compos
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from rl_workers.config import ActorRolloutRefConfig, CriticConfig, RewardModelConfig
 
@@ -238,7 +239,8 @@ class TrainerConfig:
     max_ckpt_to_keep: int = 2
     """Checkpoints kept; older ones are deleted once a newer one is complete."""
     resume_mode: str = "auto"
-    """`auto`: go on from the run folder's newest checkpoint; `disable`: an error if there is one."""
+    """`auto`: go on from the newest sound checkpoint of the run folder; `disable`: an error if there is one;
+    the folder of a step (`.../global_step_<n>`): go on from that one, whatever differs."""
     balance_batch: bool = True
     """Give every worker about the same number of tokens, where prompts allow it."""
     backend: str = "ray"
@@ -254,7 +256,8 @@ class TrainerConfig:
 
     def validate(self, prefix: str) -> None:
         """Raise a `ConfigError` for a value that can't work."""
-        one_of(f"{prefix}.resume_mode", self.resume_mode, ("auto", "disable"))
+        if not (Path(self.resume_mode) / "trainer.json").is_file():
+            one_of(f"{prefix}.resume_mode", self.resume_mode, ("auto", "disable", "the folder of a step"))
         one_of(f"{prefix}.backend", self.backend, ("ray", "local"))
         one_of(f"{prefix}.device", self.device, ("auto", "cpu", "cuda"))
         for name in ("max_ckpt_to_keep", "timeout_s", "total_epochs", "nnodes", "val_n"):

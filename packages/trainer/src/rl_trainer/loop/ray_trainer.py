@@ -126,7 +126,7 @@ class RayPPOTrainer:
     def fit(self) -> FitResult:
         """Train to the last step; validate, save and log on the way."""
         self.load_checkpoint()
-        self.recorder.open(self.global_step)
+        self.recorder.open(self.global_step or -1)
         self.sync_weights()
         if self.config.trainer.val_before_train and self.global_step == 0:
             self.validate()
@@ -280,15 +280,15 @@ class RayPPOTrainer:
 
     def finish_step(self, batch: StepBatch) -> None:
         """Measure and log, and validate and save where due."""
-        step, trainer = self.global_step, self.config.trainer
+        step, trainer, last = self.global_step, self.config.trainer, self.global_step == self.total_steps
         self.metrics |= self.measure(batch)
-        last = step == self.total_steps
         if last or is_due(step, trainer.test_freq):
             self.validate()
-        if last or is_due(step, trainer.save_freq):
-            with timed(self.metrics, "save_checkpoint"):
-                self.save_checkpoint()
+        # Before the checkpoint: killed in between, the run does this step again and replaces the line.
         self.recorder.step(self.metrics, step, self.total_steps)
+        if last or is_due(step, trainer.save_freq):
+            self.recorder.stage(f"saving step {step}")
+            self.save_checkpoint()
 
     def measure(self, batch: StepBatch) -> Metrics:
         """The driver's own numbers of a finished step."""

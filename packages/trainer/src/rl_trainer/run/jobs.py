@@ -14,7 +14,7 @@ class EvaluationRunner(TaskRunner):
     What the run has written stays: samples go to `<run>/evaluations`.
     """
 
-    keeps_config = False
+    trains = False
 
     def work(self, trainer: RayPPOTrainer) -> FitResult:
         """Load and validate once."""
@@ -30,12 +30,12 @@ class EvaluationRunner(TaskRunner):
 class ExportRunner(TaskRunner):
     """Writes the run's newest checkpoint as a Hugging Face model to `<run>/export`."""
 
-    keeps_config = False
+    trains = False
 
     def work(self, trainer: RayPPOTrainer) -> FitResult:
         """Load and export."""
         steps = trainer.checkpoints.store
-        if steps.latest() is None:
+        if not steps.newest_first():
             raise ConfigError(f"{steps.folder} holds no checkpoint: name the folder of a run")
         trainer.load_checkpoint()
         return trainer.state.result(trainer.metrics, trainer.export())

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from contextlib import nullcontext
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import ray
@@ -17,9 +19,10 @@ from ..errors import RLTrainerError, TrainingError
 from ..plan.inert import inert_keys
 from ..plan.precision import computes_in, emulated
 from ..plan.resolve import resolve
+from ..state.run_folder import owned
 from ..state.run_state import FitResult
 from ..view.display import Display
-from .driver import TRAINING, Driver, find_runner
+from .driver import EVALUATION, EXPORT, TRAINING, Driver, find_runner
 
 if TYPE_CHECKING:
     from .task_runner import TaskRunner
@@ -42,7 +45,9 @@ def run_ppo(
         TrainingError: the run failed; the message holds the cause.
     """
     resolve(config)
-    with display or Display() as screen:
+    trains = runner_class not in (EVALUATION, EXPORT) and getattr(runner_class, "trains", True)
+    lock = owned(Path(config.trainer.default_local_dir)) if trains else nullcontext()
+    with lock, display or Display() as screen:
         for line in inert_keys(config):
             screen.show({"kind": "stage", "text": line})
         if config.trainer.backend == "local":

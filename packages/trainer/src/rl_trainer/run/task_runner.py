@@ -18,7 +18,6 @@ from rl_workers import ActorRolloutRefWorker, CriticWorker, RewardModelWorker
 
 from ..cluster.roles import ResourcePoolManager, Role
 from ..config.inputs import needs, uses_reference
-from ..config.loading import to_yaml
 from ..config.tree import PPOConfig
 from ..data.dataset import PromptDataset
 from ..errors import DataError
@@ -35,7 +34,7 @@ class TaskRunner:
     """
 
     trainer_class: type[RayPPOTrainer] = RayPPOTrainer
-    keeps_config = True  # whether <run>/config.yaml becomes this job's configuration
+    trains = True  # whether this job goes on from a run's state and changes it
 
     def __init__(self, listener: Callable[[Event], None] | None = None) -> None:
         """Args: listener: gets each event at once; None: they wait for `next_events`."""
@@ -46,11 +45,9 @@ class TaskRunner:
         """Build everything, train, clean up."""
         run = Path(config.trainer.default_local_dir)
         with logging_to(run / "logs" / "driver.log"):
-            return self._run(config, run)
+            return self._run(config)
 
-    def _run(self, config: PPOConfig, run: Path) -> FitResult:
-        if self.keeps_config:
-            (run / "config.yaml").write_text(to_yaml(config))
+    def _run(self, config: PPOConfig) -> FitResult:
         seed_everything(config.trainer.seed)
         tokenizer = AutoTokenizer.from_pretrained(
             config.actor_rollout_ref.model.path,
@@ -79,7 +76,7 @@ class TaskRunner:
         self.progress({"kind": "stage", "text": "reading prompts"})
         data, seed = config.data, config.trainer.seed
         train = PromptDataset(data.train_files, tokenizer, data, data.train_split, seed)
-        if self.keeps_config and len(train) < data.train_batch_size:
+        if self.trains and len(train) < data.train_batch_size:
             raise DataError(
                 f"data.train_batch_size={data.train_batch_size}, but there are {len(train)} prompts: some "
                 "would stand several times in one batch; lower it, or raise rollout.n instead"

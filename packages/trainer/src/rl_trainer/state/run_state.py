@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,6 +13,7 @@ from rl_algos import AdaptiveKLController, FixedKLController
 from ..config.tree import KLControlConfig
 from ..config.versions import versions
 from ..data.prompt_stream import PromptStream
+from ..errors import CheckpointError
 
 
 @dataclass(frozen=True)
@@ -58,10 +59,11 @@ class RunState:
     training_seconds: float = 0.0
     validations: dict[int, float] = field(default_factory=dict)
 
-    @property
-    def best_step(self) -> int:
-        """The step with the highest validation; -1 before there is one."""
-        return max(self.validations, key=lambda step: self.validations[step], default=-1)
+    def best_of(self, saved: Sequence[int]) -> int:
+        """Of steps with a checkpoint and this one, the best validated; -1 where none has a number."""
+        valued = {step: self.validations.get(step, math.nan) for step in (*saved, self.global_step)}
+        known = [step for step, value in valued.items() if not math.isnan(value)]
+        return max(known, key=lambda step: valued[step], default=-1)
 
     def result(self, metrics: Mapping[str, float], export: str = "") -> FitResult:
         """How the run stands."""
@@ -77,11 +79,14 @@ class RunState:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take over what `state_dict` gave."""
+        try:
+            validations = {int(step): float(value) for step, value in state["validations"].items()}
+            self.stream.load_state_dict(state["stream"])
+            self.kl_ctrl.load_state_dict(state["kl_ctrl"])
+        except (TypeError, ValueError, KeyError, AttributeError) as error:
+            raise CheckpointError(f"the trainer's state is damaged: {error!r}") from error
+        self.validations, self.training_seconds = validations, state["training_seconds"]
         self.global_step, self.drawn, self.version = state["global_step"], state["drawn"], state["version"]
-        self.stream.load_state_dict(state["stream"])
-        self.kl_ctrl.load_state_dict(state["kl_ctrl"])
-        self.validations = {int(step): value for step, value in state["validations"].items()}
-        self.training_seconds = state["training_seconds"]
 
 
 def kl_controller(config: KLControlConfig) -> FixedKLController | AdaptiveKLController:

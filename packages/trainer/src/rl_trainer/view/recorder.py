@@ -9,7 +9,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from ..config.loading import to_yaml
 from ..config.tree import PPOConfig
+from ..state.files import replace_text
 from .report import write_report
 from .tracking import Tracking
 
@@ -34,8 +36,14 @@ class Recorder:
         self.told: set[str] = set()
 
     def open(self, step: int) -> None:
-        """Open the trackers of a run that stands after `step`; lines of later steps are dropped."""
+        """Begin to write: the configuration, and the trackers of a run that stands after `step`.
+
+        Args:
+            step: lines of later steps are dropped; -1: the run begins.
+        """
         trainer = self.config.trainer
+        self.run.mkdir(parents=True, exist_ok=True)
+        replace_text(self.run / "config.yaml", to_yaml(self.config))
         names = (trainer.project_name, trainer.experiment_name)
         settings = dataclasses.asdict(self.config)
         self.tracking = Tracking(self.run, trainer.logger, *names, settings, step)

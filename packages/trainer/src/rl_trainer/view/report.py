@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import html
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from ..errors import DataError
-from .tracking import read_lines
+from .tracking import read_json_lines, read_metrics
 
 Line = dict[str, Any]
 SAMPLES = 12
@@ -33,7 +32,7 @@ def write_report(run: Path) -> Path:
     Raises:
         DataError: the folder holds no metrics.
     """
-    found: list[Line] = [json.loads(line) for line in read_lines(run / "metrics.jsonl")]
+    found: list[Line] = read_metrics(run / "metrics.jsonl")
     lines = [{key: value for key, value in line.items() if value is not None} for line in found]
     if not lines:
         raise DataError(f"{run} holds no metrics.jsonl with a finished step: is it the folder of a run?")
@@ -95,7 +94,7 @@ def _samples(folder: Path) -> list[str]:
     if not files:
         return []
     before, after = (
-        [row for row in map(json.loads, read_lines(file)) if row["greedy"]] for file in (files[0], files[-1])
+        [row for row in read_json_lines(file) if row["greedy"]] for file in (files[0], files[-1])
     )
     rows, steps = [], [file.stem.rpartition("_")[2] for file in (files[0], files[-1])]
     stride = max(1, len(before) // SAMPLES)

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import logging
 import math
+import os
+import uuid
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from ..errors import ConfigError
 from ..state.files import replace_text
+
+logger = logging.getLogger(__name__)
 
 
 class MetricsFile:
@@ -19,31 +24,33 @@ class MetricsFile:
     Args:
         path: the file.
         resume_step: lines of later steps (of a run that died after its last checkpoint) are dropped,
-            as those steps are done again.
+            as those steps are done again; -1: the run begins.
     """
 
     def __init__(self, path: Path, resume_step: int) -> None:
-        kept = [line for line in read_lines(path) if json.loads(line)["step"] <= resume_step]
-        replace_text(path, "".join(kept))
+        lines = {line["step"]: line for line in read_metrics(path) if line["step"] <= resume_step}
+        replace_text(path, "".join(json.dumps(line) + "\n" for line in lines.values()))
         self.path = path
 
     def log(self, metrics: Mapping[str, float], step: int) -> None:
-        """Append one line; a number that is not finite, which JSON lacks, is null."""
+        """Append one line and flush it to disk; a number that is not finite, which JSON lacks, is null."""
         numbers = {key: value if math.isfinite(value) else None for key, value in metrics.items()}
         with self.path.open("a", encoding="utf-8") as file:
             file.write(json.dumps({"step": step, **numbers}, allow_nan=False) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
 
     def close(self) -> None:
         """Nothing is held open."""
 
 
 class TensorBoard:
-    """Scalars for TensorBoard under `<run>/tensorboard`."""
+    """Scalars for TensorBoard under `<run>/tensorboard`; steps that are done again replace the old ones."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, resume_step: int) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
-        self.writer: Any = SummaryWriter(str(folder))  # type: ignore[no-untyped-call,unused-ignore]
+        self.writer: Any = SummaryWriter(str(folder), purge_step=resume_step + 1)  # type: ignore[no-untyped-call,unused-ignore]
 
     def log(self, metrics: Mapping[str, float], step: int) -> None:
         """One scalar per key."""
@@ -56,12 +63,17 @@ class TensorBoard:
 
 
 class WandB:
-    """A Weights & Biases run."""
+    """A Weights & Biases run; a run that is resumed goes on in it."""
 
     def __init__(self, project: str, name: str, folder: Path, config: dict[str, Any]) -> None:
         import wandb
 
-        self.run: Any = wandb.init(project=project, name=name, dir=str(folder), config=config, resume="allow")
+        known = folder / "wandb_id"
+        if not known.is_file():
+            replace_text(known, uuid.uuid4().hex[:12])
+        self.run: Any = wandb.init(
+            id=known.read_text(), project=project, name=name, dir=str(folder), config=config, resume="allow"
+        )
 
     def log(self, metrics: Mapping[str, float], step: int) -> None:
         """One history row."""
@@ -97,7 +109,7 @@ class Tracking:
         resume_step: int,
     ) -> None:
         makers: dict[str, Callable[[], TensorBoard | WandB]] = {
-            "tensorboard": lambda: TensorBoard(run / "tensorboard"),
+            "tensorboard": lambda: TensorBoard(run / "tensorboard", resume_step),
             "wandb": lambda: WandB(project, experiment, run, config),
         }
         self.sinks: list[MetricsFile | TensorBoard | WandB] = [
@@ -116,10 +128,19 @@ class Tracking:
             sink.close()
 
 
-def read_lines(path: Path) -> list[str]:
-    """Complete lines of a file that may not exist; a torn last line is left out."""
-    if not path.is_file():
-        return []
-    return [
-        line for line in path.read_text(encoding="utf-8").splitlines(keepends=True) if line.endswith("\n")
-    ]
+def read_metrics(path: Path) -> list[dict[str, Any]]:
+    """The lines of a `metrics.jsonl`, each of which has a `step`; see `read_json_lines`."""
+    return [line for line in read_json_lines(path) if isinstance(line.get("step"), int)]
+
+
+def read_json_lines(path: Path) -> list[dict[str, Any]]:
+    """Objects of a file that may not exist; a line that is torn or damaged is left out, and told of."""
+    found, damaged = [], 0
+    for text in path.read_bytes().split(b"\n")[:-1] if path.is_file() else []:
+        try:
+            found.append(dict(json.loads(text)))
+        except (ValueError, TypeError, RecursionError):
+            damaged += 1
+    if damaged:
+        logger.warning("%s: %d lines can't be read and are left out", path, damaged)
+    return found

@@ -123,6 +123,14 @@ class TrainEngine(ABC):
         """Wait for a save in the background, and raise what :meth:`save` would have."""
 
     @abstractmethod
+    def check(self, path: str) -> None:
+        """Compare a saved folder with what was written, before anything of it is used.
+
+        Raises:
+            CheckpointError: there is none, or it is not whole, or a file of it, which is named, was changed.
+        """
+
+    @abstractmethod
     def load(self, path: str, *, with_optimizer: bool = True) -> int:
         """Load what any number of ranks saved, and return its ``global_step``.
 

@@ -10,6 +10,7 @@ import json
 import logging
 import os
 import shutil
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Protocol, cast
@@ -31,12 +32,14 @@ from torch.optim.lr_scheduler import LambdaLR
 
 from rl_workers.errors import CheckpointError
 from rl_workers.fsdp.dtensors import with_local
+from rl_workers.fsdp.integrity import SafeReader, check_manifest, write_manifest
 from rl_workers.model.heads import HeadedModel
 
 logger = logging.getLogger(__name__)
 
 _STATE = "worker_state.json"
-_FORMAT = 1
+_FORMAT = 2
+_WITHOUT_MANIFEST = 1  # the format before
 _FLAT = StateDictOptions(flatten_optimizer_state_dict=True)
 
 
@@ -73,13 +76,15 @@ class Checkpointer:
         """
         self.wait()
         final, partial = Path(path), Path(f"{path}.partial")
-        if dist.get_rank() == 0:
+
+        def prepare() -> None:
             shutil.rmtree(partial, ignore_errors=True)
             partial.mkdir(parents=True)
             (partial / _STATE).write_text(
                 json.dumps(self._description(global_step, with_optimizer), indent=1)
             )
-        dist.barrier()
+
+        _on_first_rank(prepare, final, None)
         state = self._state(with_optimizer)
         if blocking:
             _write(state, partial, final, None)
@@ -109,7 +114,7 @@ class Checkpointer:
         """
         self.wait()
         folder = recover(Path(path))
-        described = self._read_description(folder)
+        described = self.check(path)
         wants = with_optimizer and self.engine.optimizer is not None
         if wants and not described["optimizer"]:
             raise CheckpointError(
@@ -117,12 +122,24 @@ class Checkpointer:
             )
         state = self._state(wants)
         try:
-            dcp_load(state, checkpoint_id=folder)
+            dcp_load(state, storage_reader=SafeReader(folder))
         except (Exception, CheckpointException) as error:
             raise CheckpointError(f"{path} does not fit this model: {error}") from error
         if wants:
             self._restore_optimizer(state["optimizer"], int(described["schedule_step"]))
         return int(described["global_step"])
+
+    def check(self, path: str) -> dict[str, Any]:
+        """What a checkpoint says of itself, once all of its files are known to be what was written.
+
+        Raises:
+            CheckpointError: there is none, or it is not whole, or a file of it, which is named, was changed.
+        """
+        folder = recover(Path(path))
+        described = self._read_description(folder)
+        if described["format"] != _WITHOUT_MANIFEST:
+            check_manifest(folder)
+        return described
 
     def _state(self, with_optimizer: bool) -> dict[str, Any]:
         self.engine.reshard()
@@ -167,10 +184,18 @@ class Checkpointer:
             raise CheckpointError(
                 f"{folder} holds no complete checkpoint: expected {_STATE} and .metadata in it"
             )
-        described = cast(dict[str, Any], json.loads((folder / _STATE).read_text()))
-        if described["format"] != _FORMAT:
-            raise CheckpointError(f"{folder} has format {described['format']}, this version reads {_FORMAT}")
-        return described
+        file = folder / _STATE
+        try:
+            described = json.loads(file.read_text())
+            fields = {"format": int, "global_step": int, "schedule_step": int, "optimizer": bool}
+            wrong = [name for name, kind in fields.items() if type(described[name]) is not kind]
+        except (ValueError, TypeError, KeyError) as error:
+            raise CheckpointError(f"{file} is damaged: {error!r}") from error
+        if wrong:
+            raise CheckpointError(f"{file} is damaged: {wrong[0]} is {described[wrong[0]]!r}")
+        if described["format"] not in (_FORMAT, _WITHOUT_MANIFEST):
+            raise CheckpointError(f"{file} has format {described['format']}, this version reads {_FORMAT}")
+        return cast(dict[str, Any], described)
 
 
 def _write(state: dict[str, Any], partial: Path, final: Path, group: dist.ProcessGroup | None) -> None:
@@ -181,9 +206,21 @@ def _write(state: dict[str, Any], partial: Path, final: Path, group: dist.Proces
         raise CheckpointError(
             f"{final} was not written: {error}; what was there before is untouched"
         ) from error
+    write_manifest(partial, group)
+    _on_first_rank(lambda: commit(partial, final), final, group)
+
+
+def _on_first_rank(act: Callable[[], None], final: Path, group: dist.ProcessGroup | None) -> None:
+    """Let rank 0 act on the disk; what goes wrong there is raised on every rank."""
+    told: list[str] = [""]
     if dist.get_rank() == 0:
-        commit(partial, final)
-    dist.barrier(group)
+        try:
+            act()
+        except OSError as error:
+            told = [str(error)]
+    dist.broadcast_object_list(told, 0, group)
+    if told[0]:
+        raise CheckpointError(f"{final} was not written: {told[0]}; what was there before is untouched")
 
 
 def _staged(value: Any) -> Any:

@@ -194,6 +194,10 @@ class FSDPEngine(TrainEngine):
         """See :class:`TrainEngine`."""
         return self._checkpointer.load(path, with_optimizer=with_optimizer)
 
+    def check(self, path: str) -> None:
+        """See :class:`TrainEngine`."""
+        self._checkpointer.check(path)
+
     def export(self, path: str, dtype: torch.dtype) -> None:
         """See :class:`TrainEngine`."""
         write_model(self.weights(dtype), self.module.lm, self.path, path, dtype)

@@ -23,6 +23,9 @@ from rl_workers.compute.packing import PackedBatch
 from rl_workers.compute.ulysses import HeadExchange, gather_parts
 from rl_workers.errors import ModelSupportError
 
+SCALAR_HEADS = ("score", "classifier")
+"""Names that transformers gives the head of a classifier."""
+
 
 class HeadedModel(nn.Module):
     """The body of a Hugging Face model; subclasses add what is computed from its hidden states."""
@@ -144,7 +147,7 @@ def scalar_head(lm: nn.Module) -> nn.Linear:
     Raises:
         ModelSupportError: the model has no linear head under a name that transformers uses.
     """
-    for name in ("score", "classifier"):
+    for name in SCALAR_HEADS:
         head = getattr(lm, name, None)
         if isinstance(head, nn.Linear):
             return head

@@ -13,6 +13,7 @@ from transformers import PreTrainedModel
 from rl_workers.config import ModelConfig
 from rl_workers.errors import WorkerConfigError
 from rl_workers.model.building import Initialiser
+from rl_workers.model.heads import SCALAR_HEADS
 
 ADAPTER = "default"
 _MARK = ".lora_"
@@ -21,6 +22,8 @@ _MARK = ".lora_"
 def add_adapters(lm: PreTrainedModel, config: ModelConfig) -> dict[str, Any]:
     """Give a meta model its adapters, freeze the rest, and return peft's configuration of them.
 
+    A classifier's head, new or not, has no adapter and is trained as it is: it is what the adapters serve.
+
     Raises:
         WorkerConfigError: peft is not installed, or no module has one of the target names.
     """
@@ -28,11 +31,13 @@ def add_adapters(lm: PreTrainedModel, config: ModelConfig) -> dict[str, Any]:
         from peft import LoraConfig, inject_adapter_in_model
     except ImportError as error:
         raise WorkerConfigError('model.lora_rank > 0 needs peft: pip install "rl-workers[lora]"') from error
-    targets = config.target_modules
+    targets, every = config.target_modules, config.target_modules == ["all-linear"]
+    heads = [name for name in SCALAR_HEADS if hasattr(lm, name)]
     lora = LoraConfig(
         r=config.lora_rank,
         lora_alpha=cast(int, config.lora_alpha),
-        target_modules="all-linear" if targets == ["all-linear"] else targets,
+        target_modules="all-linear" if every else targets,
+        exclude_modules=heads if every and heads else None,
         lora_dropout=0.0,
         bias="none",
         task_type="CAUSAL_LM",
@@ -42,7 +47,7 @@ def add_adapters(lm: PreTrainedModel, config: ModelConfig) -> dict[str, Any]:
     except ValueError as error:
         raise WorkerConfigError(f"model.target_modules={targets}: {error}") from error
     for name, parameter in lm.named_parameters():
-        parameter.requires_grad_(_MARK in name)
+        parameter.requires_grad_(_MARK in name or name.partition(".")[0] in SCALAR_HEADS)
         if _MARK in name and parameter.dtype != lm.dtype:
             parameter.data = parameter.data.to(lm.dtype)
     lm.train(False)

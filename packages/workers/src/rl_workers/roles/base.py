@@ -11,7 +11,7 @@ from rl_workers.compute.ulysses import check_heads
 from rl_workers.config import FSDPConfig, ModelConfig, OptimConfig
 from rl_workers.engine.base import TrainEngine
 from rl_workers.engine.layout import backend_for, resolve_device
-from rl_workers.errors import WorkerStateError
+from rl_workers.errors import CheckpointError, WorkerStateError
 from rl_workers.fsdp.engine import FSDPEngine
 from rl_workers.fsdp.host_memory import keep_freed_memory
 from rl_workers.fsdp.mesh import FSDPLayout, build_layout
@@ -115,6 +115,15 @@ class TrainedWorker(EngineWorker):
     def wait_checkpoint(self) -> None:
         """Wait for a save in the background."""
         self.trained().wait()
+
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
+    def checkpoint_problem(self, path: str) -> str:
+        """What is wrong with a saved folder's files, or ""; see :meth:`rl_workers.TrainEngine.check`."""
+        try:
+            self.trained().check(path)
+        except CheckpointError as error:
+            return str(error)
+        return ""
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     def load_checkpoint(self, path: str, with_optimizer: bool = True) -> int:

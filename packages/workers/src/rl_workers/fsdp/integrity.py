@@ -1,0 +1,100 @@
+"""What a checkpoint's files hold, kept beside them and compared before anything of them is used."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import zlib
+from pathlib import Path
+from typing import Any
+
+import torch.distributed as dist
+from torch.distributed.checkpoint.filesystem import FileSystemReader
+from torch.distributed.checkpoint.metadata import Metadata, StorageMeta
+
+from rl_workers.errors import CheckpointError
+
+MANIFEST = "manifest.json"
+_BLOCK = 1 << 24
+
+# All that torch writes into the metadata of a checkpoint. Anything else in there is not data.
+_CLASSES = {
+    "torch": {"Size", *(f"{kind}{bits}" for kind in ("float", "int", "uint") for bits in (8, 16, 32, 64))},
+    "torch.serialization": {"_get_layout"},
+    "torch.distributed.checkpoint.filesystem": {"_StorageInfo"},
+    "torch.distributed.checkpoint.metadata": {
+        *("Metadata", "MetadataIndex", "StorageMeta", "ChunkStorageMetadata", "TensorProperties"),
+        *("TensorStorageMetadata", "BytesStorageMetadata", "_MEM_FORMAT_ENCODING"),
+    },
+    "pathlib": {"Path", "PosixPath", "PurePosixPath"},
+}
+_CLASSES["torch"] |= {"bfloat16", "bool"}
+
+
+class SafeReader(FileSystemReader):
+    """Reads what torch's writer wrote. Its metadata is a pickle, of which only data is let through."""
+
+    def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
+        """See torch. Raises `pickle.UnpicklingError` where the file holds anything but metadata."""
+        with self.fs.create_stream(self._get_metadata_path(kwargs.get("rank")), "rb") as stream:
+            metadata = _Metadata(stream).load()
+        if not isinstance(metadata, Metadata):
+            raise pickle.UnpicklingError(f"the metadata is a {type(metadata).__name__}")
+        metadata.storage_meta = metadata.storage_meta or StorageMeta()
+        metadata.storage_meta.load_id = self.load_id
+        return metadata
+
+
+class _Metadata(pickle.Unpickler):
+    def find_class(self, module: str, name: str) -> Any:
+        if name not in _CLASSES.get(module, ()):
+            raise pickle.UnpicklingError(f"{module}.{name} does not belong into a checkpoint's metadata")
+        return super().find_class(module, name)
+
+
+def write_manifest(folder: Path, group: dist.ProcessGroup | None = None) -> None:
+    """Describe every file of a folder that all ranks have written. Collective."""
+    found = _digests(folder, sorted(path.name for path in folder.iterdir()), group)
+    if dist.get_rank() == 0:
+        (folder / MANIFEST).write_text(json.dumps(found, indent=1))
+
+
+def check_manifest(folder: Path) -> None:
+    """Compare a folder's files with what was written. Collective.
+
+    Raises:
+        CheckpointError: on every rank: a file is missing, shorter or longer, or holds other bytes.
+    """
+    try:
+        wanted = json.loads((folder / MANIFEST).read_text())
+        names = sorted(wanted)
+        sizes = {name: int(size) for name, (size, _) in wanted.items()}
+    except (OSError, ValueError, TypeError, AttributeError) as error:
+        raise CheckpointError(f"{folder / MANIFEST} can't be read: {error}") from error
+    for name, size in sizes.items():
+        file = folder / name
+        if not file.is_file():
+            raise CheckpointError(f"{file} is missing")
+        if file.stat().st_size != size:
+            raise CheckpointError(f"{file} has {file.stat().st_size} bytes, {size} were written")
+    found = _digests(folder, names)
+    changed = [name for name in names if found[name] != wanted[name]]
+    if changed:
+        raise CheckpointError(f"{folder / changed[0]} holds other bytes than were written")
+
+
+def _digests(folder: Path, names: list[str], group: dist.ProcessGroup | None = None) -> dict[str, list[int]]:
+    """Size and CRC-32 of each file; each rank reads some of them."""
+    rank, world = dist.get_rank(), dist.get_world_size()
+    mine = {name: [(folder / name).stat().st_size, _crc(folder / name)] for name in names[rank::world]}
+    parts: list[dict[str, list[int]]] = [{}] * world
+    dist.all_gather_object(parts, mine, group)
+    return {name: entry for part in parts for name, entry in part.items()}
+
+
+def _crc(path: Path) -> int:
+    crc = 0
+    with path.open("rb") as file:
+        while block := file.read(_BLOCK):
+            crc = zlib.crc32(block, crc)
+    return crc
