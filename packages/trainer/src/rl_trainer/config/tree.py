@@ -7,6 +7,7 @@ prints it. The packages that build a thing own its dataclass; this module compos
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 from rl_workers.config import ActorRolloutRefConfig, CriticConfig, RewardModelConfig
 
@@ -38,6 +39,14 @@ class DataConfig:
     """Longest prompt, in tokens."""
     max_response_length: int = 512
     """Longest response, in tokens."""
+    chat_template: str = ""
+    """File with a Jinja chat template; empty: the tokenizer's own. It is exported with the model."""
+    chat_template_kwargs: dict[str, Any] = field(default_factory=dict)
+    """Arguments of the chat template, e.g. `enable_thinking: false`; written into it, for the export too."""
+    system_prompt: str = ""
+    """System message of prompts (lists of messages) that bring none."""
+    response_prefill: str = ""
+    """What every answer begins with: part of the prompt, neither trained on nor scored."""
     filter_overlong_prompts: bool = True
     """Leave out (and count) prompts longer than `max_prompt_length`; otherwise they are an error."""
     shuffle: bool = True
@@ -179,6 +188,9 @@ class AlgorithmConfig:
     """gdpo: one weight per component; empty: 1 each."""
     clip_cov_ratio: float = 0.0002
     """Share of tokens that the losses clip_cov and kl_cov choose."""
+    modules: list[str] = field(default_factory=list)
+    """Your own losses, estimators and engines: files or modules imported by driver and workers before names
+    are looked up, e.g. `[my_losses.py, package.module]`."""
 
     def validate(self, prefix: str) -> None:
         """Raise a `ConfigError` for a value that can't work."""
@@ -293,7 +305,9 @@ class PPOConfig:
 
 
 DERIVED = {
+    "actor_rollout_ref.chat_template": "data.chat_template",
     "actor_rollout_ref.device": "trainer.device",
+    "actor_rollout_ref.modules": "algorithm.modules",
     "actor_rollout_ref.seed": "trainer.seed",
     "actor_rollout_ref.actor.optim.total_training_steps": "trainer.total_training_steps",
     "actor_rollout_ref.rollout.lora_rank": "actor_rollout_ref.model.lora_rank",

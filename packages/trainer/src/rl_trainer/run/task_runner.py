@@ -10,11 +10,11 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from transformers import AutoTokenizer, PreTrainedTokenizerBase
+from transformers import PreTrainedTokenizerBase
 from transformers.utils.logging import disable_progress_bar
 
 from rl_controller import LocalWorkerGroup, RayWorkerGroup
-from rl_workers import ActorRolloutRefWorker, CriticWorker, RewardModelWorker
+from rl_workers import ActorRolloutRefWorker, CriticWorker, RewardModelWorker, load_tokenizer
 
 from ..cluster.roles import ResourcePoolManager, Role
 from ..config.inputs import needs, uses_reference
@@ -22,6 +22,7 @@ from ..config.loading import to_yaml
 from ..config.tree import PPOConfig
 from ..data.dataset import PromptDataset
 from ..loop.ray_trainer import RayPPOTrainer
+from ..plan.resolve import import_user_modules
 from ..reward.manager import NoRule, RewardManager
 from ..state.run_state import FitResult
 from ..view.recorder import Event
@@ -51,10 +52,9 @@ class TaskRunner:
         if self.keeps_config:
             (run / "config.yaml").write_text(to_yaml(config))
         seed_everything(config.trainer.seed)
-        tokenizer = AutoTokenizer.from_pretrained(
-            config.actor_rollout_ref.model.path,
-            trust_remote_code=config.actor_rollout_ref.model.trust_remote_code,
-        )
+        import_user_modules(config)
+        policy = config.actor_rollout_ref
+        tokenizer = load_tokenizer(policy.model, policy.chat_template)
         reward = config.reward
         reward_fn: RewardManager | NoRule = NoRule()
         if reward.function:
