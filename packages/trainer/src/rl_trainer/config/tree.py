@@ -65,6 +65,10 @@ class RewardConfig:
 
     function: str = ""
     """Rule reward: a built-in name (gsm8k, math_verify, ...), `package.module:name` or `file.py:name`."""
+    functions: list[str] = field(default_factory=list)
+    """Several rule rewards in place of `function`; their sum, weighted by `weights`, is the reward."""
+    weights: list[float] = field(default_factory=list)
+    """One weight for each of `functions`; empty: 1 each."""
     timeout_s: float = 30.0
     """Longest time for one call; a row that takes longer alone is left out of the step and counted."""
     num_processes: int = 1
@@ -80,10 +84,19 @@ class RewardConfig:
 
     def validate(self, prefix: str) -> None:
         """Raise a `ConfigError` for a value that can't work."""
+        both = bool(self.function and self.functions)
+        check(not both, f"{prefix}.functions", self.functions, "takes the place of reward.function: set one")
+        rule = f"must hold one number for each of functions={self.functions}, or nothing"
+        check(len(self.weights) in (0, len(self.functions)), f"{prefix}.weights", self.weights, rule)
         positive(f"{prefix}.timeout_s", self.timeout_s)
         positive(f"{prefix}.num_processes", self.num_processes)
         at_least(f"{prefix}.overlong_buffer_len", self.overlong_buffer_len, 0)
         at_least(f"{prefix}.overlong_penalty_factor", self.overlong_penalty_factor, 0)
+
+    @property
+    def rules(self) -> list[str]:
+        """The rule rewards, one or several or none."""
+        return self.functions or [self.function] * bool(self.function)
 
 
 @dataclass

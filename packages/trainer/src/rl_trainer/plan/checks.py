@@ -202,9 +202,9 @@ def _check_ranks(config: PPOConfig) -> None:
 
 def _check_trainer(config: PPOConfig) -> None:
     trainer = config.trainer
-    if config.reward.function:
-        load_reward_function(config.reward.function)
-    elif not config.reward.model_enable:
+    for function in config.reward.rules:
+        load_reward_function(function)
+    if not config.reward.rules and not config.reward.model_enable:
         raise ConfigError(
             "reward.function is empty: name a rule reward as package.module:name or file.py:name, or set "
             "reward.model_enable=true"

@@ -66,8 +66,8 @@ def _of_parts(config: PPOConfig) -> Iterator[tuple[str, str]]:
         yield from ((key, why) for key in ("critic", "trainer.critic_warmup"))
     if not reward.model_enable:
         yield "reward.model", "reward.model_enable=false"
-    if not reward.function:
-        yield from ((f"reward.{key}", "reward.function is empty") for key in ("timeout_s", "num_processes"))
+    if not reward.rules:
+        yield from ((f"reward.{key}", "there is no rule reward") for key in ("timeout_s", "num_processes"))
     if not reward.overlong_buffer_len:
         yield "reward.overlong_penalty_factor", "reward.overlong_buffer_len=0"
     if not uses_reference(config):

@@ -22,7 +22,7 @@ from transformers import PreTrainedTokenizerBase
 from rl_protocol import DataProto
 
 from ..errors import RewardError
-from .process import Outcome, accepts, call_reward, load_reward_function, prepare, takes_lists
+from .process import Outcome, accepts, call_reward, load_reward_function, prepare, takes_lists, waits
 
 logger = logging.getLogger(__name__)
 
@@ -131,7 +131,8 @@ class RewardManager:
         """Score every row of a generated batch (`responses`, `response_lengths`, the dataset's columns)."""
         self.start()
         rows = len(batch)
-        parts = cut(rows, self.num_processes) if self.takes_lists else one_by_one(slice(rows))
+        together = self.takes_lists or waits(self.function)
+        parts = cut(rows, self.num_processes) if together else one_by_one(slice(rows))
         return gather_scores(self._score(self._arguments(batch), parts))
 
     def decode(self, batch: DataProto) -> list[str]:
