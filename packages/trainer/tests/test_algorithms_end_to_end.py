@@ -148,6 +148,9 @@ def test_a_reward_model_scores_alone_or_beside_a_rule(tmp_path: Path) -> None:
     score = "critic/score/mean"
     assert alone[0][score] != 0
     assert both[0][score] == pytest.approx(alone[0][score] + rule[0][score], abs=1e-5)
+    validated = "val-core/copy/reward/greedy"
+    assert alone[-1][validated] != 0
+    assert both[-1][validated] != pytest.approx(rule[-1][validated], abs=1e-7)
 
 
 def test_overlong_responses_cost(tmp_path: Path) -> None:

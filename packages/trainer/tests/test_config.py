@@ -147,7 +147,7 @@ def test_the_resolved_tree_reads_back_equal(tmp_path: Path, overrides: list[str]
     assert load_config(file) == config
 
 
-def test_every_key_is_documented_and_there_are_fewer_than_200() -> None:
+def test_every_key_is_documented_and_there_are_fewer_than_260() -> None:
     keys = config_keys()
     assert [path for path, key in keys.items() if not key.doc] == []
-    assert len(keys) < 200
+    assert len(keys) < 260

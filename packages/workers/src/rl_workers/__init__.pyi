@@ -32,6 +32,9 @@ from .fsdp.evaluation import evaluate_rows as evaluate_rows
 from .model.building import build_on_meta as build_on_meta
 from .model.building import nothing_new as nothing_new
 from .model.heads import PolicyModel as PolicyModel
+from .model.hub import load_tokenizer as load_tokenizer
+from .model.hub import local_folder as local_folder
+from .model.hub import localized as localized
 from .profiler import DistProfiler as DistProfiler
 from .profiler import ProfilerConfig as ProfilerConfig
 from .roles.actor import ActorRolloutRefWorker as ActorRolloutRefWorker
@@ -40,5 +43,6 @@ from .roles.base import TrainedWorker as TrainedWorker
 from .roles.critic import CriticWorker as CriticWorker
 from .roles.reward_model import RewardModelWorker as RewardModelWorker
 from .roles.rows import cut_micro_batches as cut_micro_batches
+from .user_modules import import_modules as import_modules
 
 __version__: str

@@ -31,7 +31,9 @@ class ModelConfig:
     """The model, and what is trained of it."""
 
     path: str = ""
-    """Folder of a Hugging Face model (safetensors, config, tokenizer)."""
+    """A Hugging Face model (safetensors, config, tokenizer): a folder, or an id on the hub (owner/name)."""
+    revision: str = ""
+    """Branch, tag or commit of a model given by its id; a run keeps the commit that it found."""
     trust_remote_code: bool = False
     """Run code that the model's folder brings."""
     enable_gradient_checkpointing: bool = False
@@ -49,7 +51,9 @@ class ModelConfig:
 
     def validate(self, prefix: str) -> None:
         """Raise :class:`WorkerConfigError` on a value that cannot work; ``prefix`` is the key's parent."""
-        check(bool(self.path), f"{prefix}.path", self.path, "a folder of a Hugging Face model is required")
+        check(
+            bool(self.path), f"{prefix}.path", self.path, "name a Hugging Face model: a folder or owner/name"
+        )
         check(self.lora_rank >= 0, f"{prefix}.lora_rank", self.lora_rank, "must be 0 (off) or more")
         positive(self, prefix, "lora_alpha")
         named = bool(self.target_modules) or not self.lora_rank
@@ -225,6 +229,10 @@ class ActorRolloutRefConfig:
     """auto (cuda where there is one), cpu or cuda."""
     seed: int = 0
     """Seed of new weights (adapters)."""
+    modules: list[str] = field(default_factory=list)
+    """Modules and files imported before names are looked up; see :func:`rl_workers.import_modules`."""
+    chat_template: str = ""
+    """Text of the chat template, exported with the model; "": the tokenizer's own."""
 
     def validate(self) -> None:
         """Raise :class:`WorkerConfigError` on a value that cannot work."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from rl_workers.config import ActorRolloutRefConfig, CriticConfig, RewardModelConfig
 
@@ -39,6 +40,14 @@ class DataConfig:
     """Longest prompt, in tokens."""
     max_response_length: int = 512
     """Longest response, in tokens."""
+    chat_template: str = ""
+    """File with a Jinja chat template; empty: the tokenizer's own. It is exported with the model."""
+    chat_template_kwargs: dict[str, Any] = field(default_factory=dict)
+    """Arguments of the chat template, e.g. `enable_thinking: false`; written into it, for the export too."""
+    system_prompt: str = ""
+    """System message of prompts (lists of messages) that bring none."""
+    response_prefill: str = ""
+    """What every answer begins with: part of the prompt, neither trained on nor scored."""
     filter_overlong_prompts: bool = True
     """Leave out (and count) prompts longer than `max_prompt_length`; otherwise they are an error."""
     shuffle: bool = True
@@ -57,6 +66,10 @@ class RewardConfig:
 
     function: str = ""
     """Rule reward: a built-in name (gsm8k, math_verify, ...), `package.module:name` or `file.py:name`."""
+    functions: list[str] = field(default_factory=list)
+    """Several rule rewards in place of `function`; their sum, weighted by `weights`, is the reward."""
+    weights: list[float] = field(default_factory=list)
+    """One weight for each of `functions`; empty: 1 each."""
     timeout_s: float = 30.0
     """Longest time for one call; a row that takes longer alone is left out of the step and counted."""
     num_processes: int = 1
@@ -72,10 +85,19 @@ class RewardConfig:
 
     def validate(self, prefix: str) -> None:
         """Raise a `ConfigError` for a value that can't work."""
+        both = bool(self.function and self.functions)
+        check(not both, f"{prefix}.functions", self.functions, "takes the place of reward.function: set one")
+        rule = f"must hold one number for each of functions={self.functions}, or nothing"
+        check(len(self.weights) in (0, len(self.functions)), f"{prefix}.weights", self.weights, rule)
         positive(f"{prefix}.timeout_s", self.timeout_s)
         positive(f"{prefix}.num_processes", self.num_processes)
         at_least(f"{prefix}.overlong_buffer_len", self.overlong_buffer_len, 0)
         at_least(f"{prefix}.overlong_penalty_factor", self.overlong_penalty_factor, 0)
+
+    @property
+    def rules(self) -> list[str]:
+        """The rule rewards, one or several or none."""
+        return self.functions or [self.function] * bool(self.function)
 
 
 @dataclass
@@ -180,6 +202,9 @@ class AlgorithmConfig:
     """gdpo: one weight per component; empty: 1 each."""
     clip_cov_ratio: float = 0.0002
     """Share of tokens that the losses clip_cov and kl_cov choose."""
+    modules: list[str] = field(default_factory=list)
+    """Your own losses, estimators and engines: files or modules imported by driver and workers before names
+    are looked up, e.g. `[my_losses.py, package.module]`."""
 
     def validate(self, prefix: str) -> None:
         """Raise a `ConfigError` for a value that can't work."""
@@ -296,7 +321,9 @@ class PPOConfig:
 
 
 DERIVED = {
+    "actor_rollout_ref.chat_template": "data.chat_template",
     "actor_rollout_ref.device": "trainer.device",
+    "actor_rollout_ref.modules": "algorithm.modules",
     "actor_rollout_ref.seed": "trainer.seed",
     "actor_rollout_ref.actor.optim.total_training_steps": "trainer.total_training_steps",
     "actor_rollout_ref.rollout.lora_rank": "actor_rollout_ref.model.lora_rank",

@@ -22,7 +22,7 @@ from ..data.dataset import PromptDataset, padded_collate, to_prompts
 from ..data.prompt_stream import PromptStream
 from ..data.sources import Row
 from ..errors import TrainingError
-from ..reward.manager import RewardResult
+from ..reward.worker import RewardFn
 from ..state.run_state import FitResult, RunState, kl_controller
 from ..view.recorder import Event, Recorder
 from .advantages import compute_advantages, subtract_kl
@@ -77,8 +77,8 @@ class RayPPOTrainer:
         resource_pool_manager: ResourcePoolManager,
         ray_worker_group_cls: type[WorkerGroup] = RayWorkerGroup,
         processor: object | None = None,
-        reward_fn: Callable[[DataProto], RewardResult] | None = None,
-        val_reward_fn: Callable[[DataProto], RewardResult] | None = None,
+        reward_fn: RewardFn | None = None,
+        val_reward_fn: RewardFn | None = None,
         train_dataset: PromptDataset | None = None,
         val_dataset: PromptDataset | None = None,
         collate_fn: Callable[[Sequence[Row]], dict[str, Any]] | None = None,

@@ -76,7 +76,7 @@ class Validator:
         held_out = [dataset[i] for i in range(len(dataset))]
         prompts = to_prompts(self.collate_fn(held_out), [f"val-{i}" for i in range(len(held_out))])
         batch, measured = self.rollouts.sample(prompts, samplings, "val")
-        scores = self.scoring.by_rule(batch, validation=True).scores
+        scores = self.scoring.by_rule(batch, validation=True).scores + self.scoring.by_model(batch)
         return sample_rows(batch, scores, self.tokenizer, len(samplings)), measured
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import torch
@@ -58,7 +57,6 @@ def check_whole(config: PPOConfig) -> None:
     _check_budgets(config)
     _check_ranks(config)
     _check_trainer(config)
-    _check_model(config)
 
 
 def _check_sources(config: PPOConfig) -> None:
@@ -204,9 +202,9 @@ def _check_ranks(config: PPOConfig) -> None:
 
 def _check_trainer(config: PPOConfig) -> None:
     trainer = config.trainer
-    if config.reward.function:
-        load_reward_function(config.reward.function)
-    elif not config.reward.model_enable:
+    for function in config.reward.rules:
+        load_reward_function(function)
+    if not config.reward.rules and not config.reward.model_enable:
         raise ConfigError(
             "reward.function is empty: name a rule reward as package.module:name or file.py:name, or set "
             "reward.model_enable=true"
@@ -231,27 +229,3 @@ def _check_trainer(config: PPOConfig) -> None:
     folder = Path(trainer.default_local_dir)
     rule = "is a file: name a folder for the run"
     check(not folder.is_file(), "trainer.default_local_dir", trainer.default_local_dir, rule)
-
-
-def _check_model(config: PPOConfig) -> None:
-    path = config.actor_rollout_ref.model.path
-    folders = {"actor_rollout_ref.model.path": path}
-    if needs(config, "values"):
-        folders["critic.model.path"] = config.critic.model.path
-    if config.reward.model_enable:
-        folders["reward.model.model.path"] = config.reward.model.model.path
-    for key, folder in folders.items():
-        if not (Path(folder) / "config.json").is_file():
-            raise ConfigError(f"{key}={folder!r} is not a folder with a Hugging Face model (config.json)")
-    tokenizer = config.reward.model.input_tokenizer
-    if config.reward.model_enable and tokenizer:
-        rule = "is not a folder: name that of the policy's tokenizer"
-        check(Path(tokenizer).is_dir(), "reward.model.input_tokenizer", tokenizer, rule)
-    file = Path(path) / "config.json"
-    positions = json.loads(file.read_text(encoding="utf-8")).get("max_position_embeddings")
-    longest = config.data.max_prompt_length + config.data.max_response_length
-    if positions and longest > positions:
-        raise ConfigError(
-            f"data.max_prompt_length + data.max_response_length = {longest} tokens, and the model in {path} "
-            f"has {positions} positions (max_position_embeddings): lower one of the two"
-        )

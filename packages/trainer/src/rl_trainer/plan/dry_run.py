@@ -10,6 +10,7 @@ from ..config.inputs import needs, uses_reference
 from ..config.steps import optimizer_steps_per_batch
 from ..config.tree import PPOConfig
 from .inert import inert_keys
+from .models import description
 from .precision import computes_in, emulated
 
 SIZES = {"float32": 4, "bfloat16": 2, "float16": 2, "auto": 4}  # auto: only the cluster knows, at most 4
@@ -55,9 +56,9 @@ def role_names(config: PPOConfig) -> list[str]:
 
 def memory_lines(config: PPOConfig, workers: int) -> list[str]:
     """Bytes of weights, gradients and optimizer state per rank; activations and caches come on top."""
-    numbers = parameters(Path(config.actor_rollout_ref.model.path))
+    numbers = parameters(description(config.actor_rollout_ref.model, "actor_rollout_ref.model"))
     if numbers is None:
-        return ["memory      unknown: the model's folder holds no safetensors"]
+        return ["memory      unknown: the model's weights are not on this machine yet"]
     actor = config.actor_rollout_ref.actor
     stored = SIZES[actor.fsdp_config.model_dtype]
     copies = {"adamw": 4, "sgd": 2}[actor.optim.name]  # weights, gradients and the optimizer's moments

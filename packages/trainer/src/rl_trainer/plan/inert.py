@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 from omegaconf import OmegaConf
 
@@ -21,6 +22,7 @@ ACTOR, ROLLOUT, CORRECTION = (
 )
 
 
+FOLLOWERS = ("critic.model.path", "critic.model.revision")  # the policy's, where not set
 OF_VLLM = (
     "max_num_seqs",
     "max_num_batched_tokens",
@@ -40,8 +42,9 @@ def inert_keys(config: PPOConfig) -> list[str]:
     for path, key in config_keys().items():
         why = next((why for start, why in silent if path == start or path.startswith(f"{start}.")), "")
         value = OmegaConf.select(tree, path)
-        followed = path == "critic.model.path" and value == config.actor_rollout_ref.model.path
-        chosen = path.rpartition(".")[2] in COMPUTE_KEYS  # was perhaps auto
+        name = path.rpartition(".")[2]
+        followed = path in FOLLOWERS and value == getattr(config.actor_rollout_ref.model, name)
+        chosen = name in COMPUTE_KEYS  # was perhaps auto
         if why and value != key.default and not (followed or chosen):
             lines.append(f"{path}={value} has no effect: {why}")
     return lines
@@ -63,12 +66,14 @@ def _of_parts(config: PPOConfig) -> Iterator[tuple[str, str]]:
         yield from ((key, why) for key in ("critic", "trainer.critic_warmup"))
     if not reward.model_enable:
         yield "reward.model", "reward.model_enable=false"
-    if not reward.function:
-        yield from ((f"reward.{key}", "reward.function is empty") for key in ("timeout_s", "num_processes"))
+    if not reward.rules:
+        yield from ((f"reward.{key}", "there is no rule reward") for key in ("timeout_s", "num_processes"))
     if not reward.overlong_buffer_len:
         yield "reward.overlong_penalty_factor", "reward.overlong_buffer_len=0"
     if not uses_reference(config):
         yield "actor_rollout_ref.ref", "no KL to a reference is used (use_kl_in_reward, use_kl_loss)"
+    if Path(policy.model.path).is_dir():
+        yield "actor_rollout_ref.model.revision", "model.path is a folder"
     if not policy.model.lora_rank:
         keys = ("lora_alpha", "target_modules")
         yield from ((f"actor_rollout_ref.model.{key}", "model.lora_rank=0") for key in keys)

@@ -7,10 +7,14 @@ import os
 import torch
 
 from rl_rollout import resolve_name
+from rl_workers.errors import RLWorkersError
+from rl_workers.user_modules import import_modules
 
 from ..config.tree import PPOConfig
 from ..errors import ConfigError
+from .chat import chat_template
 from .checks import check_own_values, check_whole
+from .models import pin_models
 from .precision import choose_precision
 
 
@@ -22,6 +26,7 @@ def resolve(config: PPOConfig) -> PPOConfig:
     """
     policy, data, trainer = config.actor_rollout_ref, config.data, config.trainer
     config.validate()
+    import_user_modules(config)
     policy.rollout.prompt_length = data.max_prompt_length
     policy.rollout.response_length = data.max_response_length
     # Only vLLM takes adapters as they are, and only from its own process; others get them merged.
@@ -39,14 +44,30 @@ def resolve(config: PPOConfig) -> PPOConfig:
     policy.device = config.critic.device = config.reward.model.device = trainer.device
     choose_precision(config)
     policy.seed = config.critic.seed = trainer.seed
-    config.critic.model.path = config.critic.model.path or policy.model.path
+    if not config.critic.model.path:
+        config.critic.model.path, config.critic.model.revision = policy.model.path, policy.model.revision
     # A schedule's length is known once the data is read: until then there is one step at least.
     for optim in (policy.actor.optim, config.critic.optim):
         optim.total_training_steps = max(1, optim.total_training_steps)
     check_own_values(config)
     trainer.n_workers_per_node = workers_per_node(config)
     check_whole(config)
+    pin_models(config)
+    policy.chat_template = chat_template(config)
     return config
+
+
+def import_user_modules(config: PPOConfig) -> None:
+    """Import `algorithm.modules` into this process; the policy's workers do it by their own configuration.
+
+    Raises:
+        ConfigError: one can't be imported.
+    """
+    config.actor_rollout_ref.modules = config.algorithm.modules
+    try:
+        import_modules(config.algorithm.modules)
+    except RLWorkersError as error:
+        raise ConfigError(str(error)) from error
 
 
 def workers_per_node(config: PPOConfig) -> int:

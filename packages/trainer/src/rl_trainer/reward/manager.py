@@ -23,7 +23,7 @@ from rl_protocol import DataProto
 
 from ..data.rows import OWN
 from ..errors import RewardError
-from .process import Outcome, accepts, call_reward, load_reward_function, prepare, takes_lists
+from .process import Outcome, accepts, call_reward, load_reward_function, prepare, takes_lists, waits
 
 logger = logging.getLogger(__name__)
 
@@ -144,7 +144,8 @@ class RewardManager:
         self.start()
         self.first_failure = ""
         rows = len(batch)
-        parts = cut(rows, self.num_processes) if self.takes_lists else one_by_one(slice(rows))
+        together = self.takes_lists or waits(self.function)
+        parts = cut(rows, self.num_processes) if together else one_by_one(slice(rows))
         result = gather_scores(self._score(self._arguments(batch), parts))
         return replace(result, first_failure=self.first_failure)
 

@@ -33,8 +33,10 @@ def call_reward(spec: str, arguments: Mapping[str, list[Any]]) -> tuple[list[Out
         function = load_reward_function(spec)
         if takes_lists(function):
             return read_scores(_wait_for(function(**arguments)), len(arguments["completions"]))
-        row = {name: value for name, (value,) in arguments.items()}
-        value = _wait_for(function(**row))
+        rows = [dict(zip(arguments, row, strict=True)) for row in zip(*arguments.values(), strict=True)]
+        if len(rows) > 1:
+            return asyncio.run(_together(function, rows))
+        value = _wait_for(function(**rows[0]))
         score = read_score(value)
         return [score], _remark(value) if score == "no_value" else ""
     except Exception as error:  # the boundary to a user's code: whatever it raised costs its row only
@@ -76,6 +78,14 @@ def read_score(value: object) -> Outcome:
 def takes_lists(function: RewardFunction) -> bool:
     """Whether a function is `f(prompts, completions, **columns)`: one call for many rows."""
     return set(LIST_ARGUMENTS) <= set(inspect.signature(function).parameters)
+
+
+def waits(spec: str) -> bool:
+    """Whether a function of one row waits for others (a coroutine function): many rows wait at the same time.
+
+    Those that ship compute instead, and would take each other's time.
+    """
+    return spec not in BUILT_IN and inspect.iscoroutinefunction(load_reward_function(spec))
 
 
 def accepts(function: RewardFunction, name: str) -> bool:
@@ -137,6 +147,14 @@ def _load_file(path: str) -> Any:
 
 def _wait_for(value: Any) -> object:
     return asyncio.run(_wait(value)) if inspect.isawaitable(value) else value
+
+
+async def _together(function: RewardFunction, rows: Sequence[Mapping[str, Any]]) -> tuple[list[Outcome], str]:
+    """Outcomes of rows that wait side by side, each for itself."""
+    values = await asyncio.gather(*(function(**row) for row in rows), return_exceptions=True)
+    raised = [repr(value) for value in values if isinstance(value, BaseException)]
+    note = f"{len(raised)} of {len(rows)} rows raised, the first {raised[0]}" if raised else ""
+    return ["raised" if isinstance(v, BaseException) else read_score(v) for v in values], note
 
 
 async def _wait(value: Any) -> object:

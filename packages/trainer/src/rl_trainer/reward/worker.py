@@ -7,9 +7,9 @@ from collections.abc import Callable
 from rl_controller import Dispatch, Worker, make_nd_compute_dataproto_dispatch_fn, register
 from rl_protocol import DataProto
 
-from .manager import RewardResult
+from .returned import Returned, as_result
 
-RewardFn = Callable[[DataProto], RewardResult]
+RewardFn = Callable[[DataProto], Returned]
 
 
 class RewardWorker(Worker):
@@ -17,7 +17,8 @@ class RewardWorker(Worker):
 
     Args:
         reward_fn: scores generated rows (`responses response_mask` `[b, R]`, `response_lengths` `[b]`, and
-            the dataset's columns). With attributes `start` and `close`, they are called around the run.
+            the dataset's columns), and returns what `as_result` reads. With attributes `start` and `close`,
+            they are called around the run.
         val_reward_fn: the same for validation.
     """
 
@@ -35,7 +36,7 @@ class RewardWorker(Worker):
     def compute_rule_reward(self, data: DataProto) -> DataProto:
         """A `RewardResult` as a batch; with `meta_info["validation"]` by the validation's function."""
         score = self.val_reward_fn if data.meta_info["validation"] else self.reward_fn
-        return score(data).to_batch()
+        return as_result(score(data), data).to_batch()
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     def close(self) -> None:

@@ -10,19 +10,22 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from transformers import AutoTokenizer, PreTrainedTokenizerBase
+from transformers import PreTrainedTokenizerBase
 from transformers.utils.logging import disable_progress_bar
 
 from rl_controller import LocalWorkerGroup, RayWorkerGroup
-from rl_workers import ActorRolloutRefWorker, CriticWorker, RewardModelWorker
+from rl_workers import ActorRolloutRefWorker, CriticWorker, RewardModelWorker, load_tokenizer
 
 from ..cluster.roles import ResourcePoolManager, Role
 from ..config.inputs import needs, uses_reference
-from ..config.tree import PPOConfig
+from ..config.tree import PPOConfig, RewardConfig
 from ..data.dataset import PromptDataset
 from ..errors import DataError
 from ..loop.ray_trainer import RayPPOTrainer
+from ..plan.resolve import import_user_modules
 from ..reward.manager import NoRule, RewardManager
+from ..reward.several import WeightedRewards, rule_names
+from ..reward.worker import RewardFn
 from ..state.run_state import FitResult
 from ..view.recorder import Event
 
@@ -49,15 +52,10 @@ class TaskRunner:
 
     def _run(self, config: PPOConfig) -> FitResult:
         seed_everything(config.trainer.seed)
-        tokenizer = AutoTokenizer.from_pretrained(
-            config.actor_rollout_ref.model.path,
-            trust_remote_code=config.actor_rollout_ref.model.trust_remote_code,
-        )
-        reward = config.reward
-        reward_fn: RewardManager | NoRule = NoRule()
-        if reward.function:
-            reward_fn = RewardManager(reward.function, tokenizer, reward.timeout_s, reward.num_processes)
-        trainer = self.build_trainer(config, tokenizer, reward_fn)
+        import_user_modules(config)
+        policy = config.actor_rollout_ref
+        tokenizer = load_tokenizer(policy.model, policy.chat_template)
+        trainer = self.build_trainer(config, tokenizer, build_reward(config.reward, tokenizer))
         try:
             self.progress({"kind": "stage", "text": "starting worker processes"})
             trainer.init_workers()
@@ -70,7 +68,7 @@ class TaskRunner:
         return trainer.fit()
 
     def build_trainer(
-        self, config: PPOConfig, tokenizer: PreTrainedTokenizerBase, reward_fn: RewardManager | NoRule
+        self, config: PPOConfig, tokenizer: PreTrainedTokenizerBase, reward_fn: RewardFn
     ) -> RayPPOTrainer:
         """The trainer with its data, roles and pools."""
         self.progress({"kind": "stage", "text": "reading prompts"})
@@ -127,6 +125,17 @@ class TaskRunner:
                 found.append(self.events.get_nowait())
         except queue.Empty:
             return found
+
+
+def build_reward(config: RewardConfig, tokenizer: PreTrainedTokenizerBase) -> RewardFn:
+    """The rule rewards of a run, as one function of a batch."""
+    managers = {
+        name: RewardManager(function, tokenizer, config.timeout_s, config.num_processes)
+        for name, function in zip(rule_names(config.rules), config.rules, strict=True)
+    }
+    if config.functions:
+        return WeightedRewards(managers, config.weights or [1.0] * len(managers))
+    return next(iter(managers.values()), NoRule())
 
 
 @contextmanager

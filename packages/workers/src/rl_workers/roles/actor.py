@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
+from pathlib import Path
 
 import torch
 from torch import Tensor
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoModelForCausalLM
 
 from rl_controller import Dispatch, make_nd_compute_dataproto_dispatch_fn, register
 from rl_protocol import DataProto
@@ -29,10 +31,12 @@ from rl_workers.engine.reduction import reduce_metrics
 from rl_workers.errors import WorkerConfigError
 from rl_workers.model.building import nothing_new
 from rl_workers.model.heads import PolicyModel
+from rl_workers.model.hub import load_tokenizer, localized
 from rl_workers.profiler import DistProfiler
 from rl_workers.roles.base import TrainedWorker
 from rl_workers.roles.rows import answer_rows, columns, cut_micro_batches, present, response_mask, result
 from rl_workers.roles.weight_exchange import pack_weights, unpack_weights
+from rl_workers.user_modules import import_modules
 
 ROLES = ("actor", "rollout", "ref", "actor_rollout", "actor_rollout_ref")
 _BUDGET_KEY = "actor_rollout_ref.actor.ppo_max_token_len_per_gpu"
@@ -56,6 +60,7 @@ class ActorRolloutRefWorker(TrainedWorker):
         super().__init__()
         if role not in ROLES:
             raise WorkerConfigError(f"role={role!r}: choose one of {', '.join(ROLES)}")
+        import_modules(config.modules)  # what they register, validate() looks up
         config.validate()
         self.config = config
         self.role = role
@@ -69,6 +74,7 @@ class ActorRolloutRefWorker(TrainedWorker):
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     def init_model(self) -> None:
         """Build what the role needs; collective over the group's ranks."""
+        self.config = replace(self.config, model=localized(self.config.model))
         actor = self.config.actor
         sp = actor.ulysses_sequence_parallel_size
         layout = self.setup_device(self.config.device, "actor", actor.fsdp_config.fsdp_size, sp)
@@ -112,7 +118,7 @@ class ActorRolloutRefWorker(TrainedWorker):
                 f"rollout.tensor_model_parallel_size={size} does not divide the {layout.world_size} ranks"
             )
         self._register_dispatch_collect_info("rollout", layout.rank // size, layout.rank % size == 0)
-        tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=self.config.model.trust_remote_code)
+        tokenizer = load_tokenizer(self.config.model, self.config.chat_template)
         self.rollout = build_rollout(config, path, layout.device, tokenizer)
         self._loop = build_agent_loop(config, tokenizer)
         if self.actor is not None:
@@ -210,6 +216,13 @@ class ActorRolloutRefWorker(TrainedWorker):
     def _cut(self, data: DataProto, engine: TrainEngine, budget: int = 0) -> list[PackedBatch]:
         budget = budget or self.config.actor.ppo_max_token_len_per_gpu
         return cut_micro_batches(data, self.config.model, budget, _BUDGET_KEY, engine.layout)
+
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
+    def export_hf(self, path: str, dtype: str = "float32") -> None:
+        """See ``TrainedWorker.export_hf``; with the chat template that the model was trained with."""
+        self.trained().export(path, getattr(torch, dtype))
+        if self.config.chat_template and self.trained().layout.rank == 0:
+            (Path(path) / "chat_template.jinja").write_text(self.config.chat_template, encoding="utf-8")
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     def export_lora(self, path: str) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 from transformers import AutoModelForTokenClassification
@@ -15,6 +17,7 @@ from rl_workers.engine.base import Answer, TrainEngine
 from rl_workers.engine.reduction import reduce_metrics
 from rl_workers.model.building import nothing_new
 from rl_workers.model.heads import ValueModel
+from rl_workers.model.hub import localized
 from rl_workers.profiler import DistProfiler
 from rl_workers.roles.base import TrainedWorker
 from rl_workers.roles.rows import answer_rows, columns, cut_micro_batches, response_mask, result
@@ -39,7 +42,7 @@ class CriticWorker(TrainedWorker):
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     def init_model(self) -> None:
         """Build the sharded value model; collective over the group's ranks."""
-        config = self.config
+        config = self.config = replace(self.config, model=localized(self.config.model))
         fsdp = config.fsdp_config
         self.setup_device(config.device, "critic", fsdp.fsdp_size, config.ulysses_sequence_parallel_size)
         self.critic = self.build_engine(

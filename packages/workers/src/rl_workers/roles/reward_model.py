@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -17,6 +18,7 @@ from rl_workers.config import RewardModelConfig
 from rl_workers.engine.base import Answer, TrainEngine
 from rl_workers.errors import BatchError, CheckpointError, ModelSupportError
 from rl_workers.model.heads import ScoreModel
+from rl_workers.model.hub import local_folder, localized
 from rl_workers.profiler import DistProfiler
 from rl_workers.roles.base import EngineWorker
 from rl_workers.roles.rows import columns, response_mask, result
@@ -43,7 +45,7 @@ class RewardModelWorker(EngineWorker):
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     def init_model(self) -> None:
         """Build the sharded classifier; collective over the group's ranks."""
-        config = self.config
+        config = self.config = replace(self.config, model=localized(self.config.model))
         if not config.model.use_remove_padding:
             raise ModelSupportError(
                 "the reward model runs packed: model.use_remove_padding=False has no effect"
@@ -60,9 +62,10 @@ class RewardModelWorker(EngineWorker):
         if config.input_tokenizer:
             trust = config.model.trust_remote_code
             self.tokenizer = AutoTokenizer.from_pretrained(config.model.path, trust_remote_code=trust)
-            self.input_tokenizer = AutoTokenizer.from_pretrained(
-                config.input_tokenizer, trust_remote_code=trust
+            of_policy = local_folder(
+                config.input_tokenizer, key="reward.model.input_tokenizer", weights=False
             )
+            self.input_tokenizer = AutoTokenizer.from_pretrained(of_policy, trust_remote_code=trust)
 
     def _new_parameter(self, name: str, shape: torch.Size) -> Tensor:
         raise CheckpointError(
