@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -39,6 +41,7 @@ class Rollouts:
         self.config, self.state, self.store = config, state, store
         self.engines, self.policy = engines, policy
         self.in_flight = InFlight(config.trainer.staleness, self.start)
+        self.pushes: deque[Any] = deque()  # calls that put weights into engines, oldest first
 
     def next(self, prompts: Callable[[], DataProto | None]) -> tuple[StepBatch, Metrics]:
         """The oldest batch under way; starts what is missing of `trainer.staleness` batches first.
@@ -100,8 +103,14 @@ class Rollouts:
         return self.engines is not self.policy
 
     def sync_weights(self) -> None:
-        """Give engines in processes of their own the policy's weights, once they are idle."""
-        self.engines.load_weights(self.policy.submit("collect_weights"))
+        """Give engines in processes of their own the policy's weights, behind the batches under way.
+
+        An engine works in the order of the calls, so a batch started after this one is sampled from these
+        weights. Only a push that every batch under way was started after is waited for: it is done.
+        """
+        self.pushes.append(self.engines.submit("load_weights", self.policy.submit("collect_weights")))
+        while len(self.pushes) > self.in_flight.ahead:
+            self.pushes.popleft().get()
 
     @property
     def versions_in_flight(self) -> list[int]:
