@@ -211,6 +211,8 @@ class TrainerConfig:
     """The name by which `n_workers_per_node` is known on CUDA; means the same."""
     n_rollout_workers_per_node: int = 0
     """Processes per node that only generate, beside those that train; 0: the training processes generate."""
+    mode: str = "sync"
+    """`sync`: batch by batch, `staleness` of them ahead; `async`: prompt by prompt, see `async_training`."""
     staleness: int = 0
     """Batches that are generated ahead while earlier ones train (needs rollout workers); 0: synchronous."""
     device: str = "auto"
@@ -254,6 +256,7 @@ class TrainerConfig:
 
     def validate(self, prefix: str) -> None:
         """Raise a `ConfigError` for a value that can't work."""
+        one_of(f"{prefix}.mode", self.mode, ("sync", "async"))
         one_of(f"{prefix}.resume_mode", self.resume_mode, ("auto", "disable"))
         one_of(f"{prefix}.backend", self.backend, ("ray", "local"))
         one_of(f"{prefix}.device", self.device, ("auto", "cpu", "cuda"))
@@ -265,6 +268,22 @@ class TrainerConfig:
         for name in ("total_training_steps", "test_freq", "save_freq"):
             at_least(f"{prefix}.{name}", getattr(self, name), -1)
         check(bool(self.default_local_dir), f"{prefix}.default_local_dir", "", "name the run's folder")
+
+
+@dataclass
+class AsyncTrainingConfig:
+    """How far generation and training may drift apart, with `trainer.mode=async`."""
+
+    staleness: int = 1
+    """Most versions between the oldest token that is trained on and the policy; 0: as synchronous."""
+    partial_rollout: bool = True
+    """Rows under way go on with new weights; false: these wait until the rows are done."""
+    drop_stale: bool = True
+    """Drop, count and sample anew a prompt's rows that are older than `staleness`; false: train on them."""
+
+    def validate(self, prefix: str) -> None:
+        """Raise a `ConfigError` for a value that can't work."""
+        at_least(f"{prefix}.staleness", self.staleness, 0)
 
 
 @dataclass
@@ -283,6 +302,8 @@ class PPOConfig:
     """Advantages."""
     trainer: TrainerConfig = field(default_factory=TrainerConfig)
     """Run."""
+    async_training: AsyncTrainingConfig = field(default_factory=AsyncTrainingConfig)
+    """Generation beside training, prompt by prompt."""
 
     def validate(self) -> None:
         """Raise a `ConfigError` for the first value of the trainer's own keys that can't work."""
@@ -290,6 +311,12 @@ class PPOConfig:
         self.reward.validate("reward")
         self.algorithm.validate("algorithm")
         self.trainer.validate("trainer")
+        self.async_training.validate("async_training")
+
+    @property
+    def ahead(self) -> int:
+        """Batches whose prompts are drawn before they are wanted."""
+        return self.async_training.staleness if self.trainer.mode == "async" else self.trainer.staleness
 
 
 DERIVED = {
