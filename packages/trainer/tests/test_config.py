@@ -66,7 +66,7 @@ def test_an_unknown_key_in_a_file_is_found(tmp_path: Path) -> None:
         ("data.train_files=[/nowhere.jsonl]", "there is no file"),
         ("reward.function=rl_trainer.data.tasks:nothing", "can't be loaded"),
         ("trainer.logger=[mlflow]", "trackers: tensorboard, wandb"),
-        ("trainer.resume_mode=never", "auto or disable"),
+        ("trainer.resume_mode=never", "auto, disable or the folder"),
         ("trainer.timeout_s=0", "must be positive"),
         ("algorithm.adv_estimator=gdpo", "gdpo_reward_keys"),
         ("algorithm.rollout_correction.rollout_is=tokens", "none, token or sequence"),

@@ -8,13 +8,14 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from rl_controller.batches import is_future
 from rl_controller.decorator import Execute, Registration
 from rl_controller.dispatch import Dispatch, DispatchMode, Mesh, Spread
 from rl_controller.errors import DispatchError, UnknownMethodError, UnknownRoleError
 from rl_controller.host import CallSpec
 
 if TYPE_CHECKING:
-    from rl_protocol import TransferCount
+    from rl_protocol import DataProtoFuture, TransferCount
 
 _BROADCAST = Registration(Dispatch.ONE_TO_ALL, Execute.ALL, blocking=True, read_only=False)
 
@@ -137,6 +138,18 @@ class WorkerGroup(ABC):
         if method not in self._registered:
             self.__getattr__(method)  # raises the error that names what is registered
         return self._call(method, replace(self._registered[method], blocking=False), *args, **kwargs)
+
+    def submit_to(self, rank: int, method: str, /, *args: Any) -> DataProtoFuture:
+        """Call a registered method of one worker with whole batches and futures, without waiting."""
+        if method not in self._registered:
+            self.__getattr__(method)
+        if not 0 <= rank < self.world_size:
+            raise DispatchError(f"rank {rank}: group {self.name!r} has ranks 0 to {self.world_size - 1}.")
+        private = not self._registered[method].read_only
+        values = [value.pieces(1)[0] if is_future(value) else value for value in args]
+        call = self._submit(rank, CallSpec(method, self.role, private=private, head=True), values, {})
+        future: DataProtoFuture = self._future(method, [rank], [rank], [call])
+        return future
 
     # --- by name ----------------------------------------------------------------------------------------
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from rl_protocol.columns import rename_map
 from rl_protocol.data_proto import DataProto
-from rl_protocol.errors import FutureError, MissingColumnError, ShapeError
+from rl_protocol.errors import FutureError, FutureTimeoutError, MissingColumnError, ShapeError
 from rl_protocol.meta import pick_meta
 from rl_protocol.pieces import Piece, Recipe, Source
 from rl_protocol.rows import balanced_sizes, row_index
@@ -102,6 +102,27 @@ class DataProtoFuture:
         """Wait until every producer has finished; raises what they raised."""
         if self._table is None:
             self._store.get(self._heads or self._store.describe(self.futures), timeout)
+
+    @staticmethod
+    def wait_for(futures: Sequence[DataProtoFuture], count: int, timeout: float | None = None) -> list[int]:
+        """Wait until `count` futures have a result or failed, and give the places of all that do by then.
+
+        Raises:
+            FutureTimeoutError: for `timeout` seconds no producer finished.
+        """
+        waiting = {place: f._heads or f.futures for place, f in enumerate(futures) if f._table is None}
+        while waiting:
+            refs = [ref for of_one in waiting.values() for ref in of_one]
+            enough = len(futures) - len(waiting) >= count
+            store = futures[next(iter(waiting))]._store
+            ready = set(store.wait_any(refs, 0 if enough else timeout))
+            if not ready and not enough:
+                raise FutureTimeoutError(f"{len(waiting)} batches were not ready within {timeout} s.")
+            left = {place: [ref for ref in of_one if ref not in ready] for place, of_one in waiting.items()}
+            waiting = {place: of_one for place, of_one in left.items() if of_one}
+            if enough:
+                break
+        return [place for place in range(len(futures)) if place not in waiting]
 
     def pieces(self, consumers: int) -> list[Piece]:
         """One piece per consumer. With equal layouts piece i is what producer i made and nothing else."""

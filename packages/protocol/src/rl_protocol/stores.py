@@ -16,6 +16,9 @@ class Store(Protocol):
     def get(self, refs: Sequence[Any], timeout: float | None = None) -> list[Any]:
         """The values behind `refs`, in order; raises what their producer raised."""
 
+    def wait_any(self, refs: Sequence[Any], timeout: float | None = None) -> list[Any]:
+        """The references whose values are there, or that failed; waits for the first, `timeout` seconds."""
+
     def put(self, value: Any) -> Any:
         """Keep a value and return a reference to it."""
 
@@ -72,6 +75,10 @@ class LocalStore:
         """The values themselves; nothing is copied."""
         return [ref.value for ref in refs]
 
+    def wait_any(self, refs: Sequence[Any], timeout: float | None = None) -> list[Any]:
+        """All of them."""
+        return list(refs)
+
     def put(self, value: Any) -> LocalRef:
         """Wrap a value."""
         return LocalRef(value)
@@ -97,6 +104,14 @@ class RayStore:
         except ray.exceptions.GetTimeoutError as error:
             raise FutureTimeoutError(f"{len(refs)} pieces were not ready within {timeout} s.") from error
         return values
+
+    def wait_any(self, refs: Sequence[Any], timeout: float | None = None) -> list[Any]:
+        """`ray.wait`: all that are there, at least one before the time-out."""
+        import ray
+
+        count = len(refs)
+        ready: list[Any] = ray.wait(list(refs), num_returns=count, timeout=0, fetch_local=False)[0]
+        return ready or ray.wait(list(refs), num_returns=1, timeout=timeout, fetch_local=False)[0]
 
     def put(self, value: Any) -> Any:
         """`ray.put`."""

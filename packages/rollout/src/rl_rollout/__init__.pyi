@@ -5,6 +5,7 @@ from .agents.loop import AsyncEngine as AsyncEngine
 from .agents.loop import SingleTurnLoop as SingleTurnLoop
 from .agents.loop import Transcript as Transcript
 from .agents.loop import run_agent_loop as run_agent_loop
+from .agents.loop import run_agent_rows as run_agent_rows
 from .agents.tool_calls import ToolCall as ToolCall
 from .agents.tool_calls import parse_tool_calls as parse_tool_calls
 from .agents.tool_loop import ToolLoop as ToolLoop
@@ -44,6 +45,7 @@ from .errors import RLRolloutError as RLRolloutError
 from .errors import RolloutConfigError as RolloutConfigError
 from .errors import RolloutDataError as RolloutDataError
 from .errors import UnknownRolloutError as UnknownRolloutError
+from .service.rollout_service import RolloutService as RolloutService
 from .weights.sharding_manager import BaseShardingManager as BaseShardingManager
 from .weights.sharding_manager import FSDPVLLMShardingManager as FSDPVLLMShardingManager
 from .weights.sync import stream_weights as stream_weights

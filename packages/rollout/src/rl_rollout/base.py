@@ -61,8 +61,11 @@ class BaseRollout(ABC):
         samplings = row_samplings(prompts, self.config.sampling())
         rows = unpad_prompts(prompts)
         seeds = row_seeds(prompts) or self.derive_seeds(samplings)
-        completions = self.complete(rows, samplings, seeds)
-        result = to_batch(prompts, completions, self.config.response_length, self.pad_id)
+        return self.answer(prompts, self.complete(rows, samplings, seeds))
+
+    def answer(self, prompts: DataProto, completions: Sequence[Completion], version: int = -1) -> DataProto:
+        """What `generate_sequences` returns; `version` as in `to_batch`."""
+        result = to_batch(prompts, completions, self.config.response_length, self.pad_id, version)
         space = declare_space(prompts, self.config.sampling(), self.config.dtype)
         result.meta_info["logprob_space"] = space
         return result
@@ -114,10 +117,11 @@ class BaseRollout(ABC):
         queued, self._queued = self._queued, {}
         return dict(zip(queued, self.generate(list(queued.values())), strict=True)) if queued else {}
 
-    def abort(self, keys: list[str]) -> None:
-        """Forget queued requests; they get no answer."""
+    def abort(self, keys: list[str]) -> dict[str, Completion]:
+        """Forget queued requests. Those that are `interruptible` and were begun: what they have, by key."""
         for key in keys:
             self._queued.pop(key, None)
+        return {}
 
     def sleep(self) -> None:
         """Give back what the platform can give back (KV cache, weights) while others train."""

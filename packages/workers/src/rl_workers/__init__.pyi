@@ -42,6 +42,7 @@ from .roles.base import EngineWorker as EngineWorker
 from .roles.base import TrainedWorker as TrainedWorker
 from .roles.critic import CriticWorker as CriticWorker
 from .roles.reward_model import RewardModelWorker as RewardModelWorker
+from .roles.rollout_service import RolloutServiceWorker as RolloutServiceWorker
 from .roles.rows import cut_micro_batches as cut_micro_batches
 from .user_modules import import_modules as import_modules
 

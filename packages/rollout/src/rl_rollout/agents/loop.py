@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rl_protocol import DataProto
-from rl_rollout.base import BaseRollout, declare_space
-from rl_rollout.batch.generation import Completion, GenerationRequest, derive_seed, usable_seed
-from rl_rollout.batch.responses import row_samplings, row_seeds, to_batch, unpad_prompts
+from rl_rollout.base import BaseRollout
+from rl_rollout.batch.generation import Completion, derive_seed
+from rl_rollout.batch.responses import row_samplings, row_seeds, unpad_prompts
 from rl_rollout.config import SamplingConfig
-from rl_rollout.errors import RolloutConfigError
+from rl_rollout.service.rollout_service import RolloutService
 
 logger = logging.getLogger(__name__)
 
@@ -31,6 +31,7 @@ class Transcript:
     response_ids: list[int] = field(default_factory=list)
     mask: list[int] = field(default_factory=list)
     log_probs: list[float] = field(default_factory=list)
+    versions: list[int] = field(default_factory=list)
     turns: int = 0
     finish_reason: str = "stop"
 
@@ -46,7 +47,8 @@ class Transcript:
 
     def add_generated(self, completion: Completion) -> None:
         """Append what the policy said."""
-        self._append(completion.token_ids, 1, completion.log_probs)
+        versions = completion.versions or [-1] * len(completion.token_ids)
+        self._append(completion.token_ids, 1, completion.log_probs, versions)
         self.turns += 1
         self.finish_reason = completion.finish_reason
 
@@ -56,13 +58,14 @@ class Transcript:
         if len(ids) >= self.room:
             self.finish_reason = "length"
             return False
-        self._append(ids, 0, [0.0] * len(ids))
+        self._append(ids, 0, [0.0] * len(ids), [-1] * len(ids))
         return True
 
-    def _append(self, ids: list[int], flag: int, log_probs: list[float]) -> None:
+    def _append(self, ids: list[int], flag: int, log_probs: list[float], versions: list[int]) -> None:
         self.response_ids += ids
         self.mask += [flag] * len(ids)
         self.log_probs += log_probs
+        self.versions += versions
 
 
 @dataclass(frozen=True)
@@ -75,61 +78,18 @@ class AgentRow:
 
 
 class AsyncEngine:
-    """Lets many coroutines share one engine: whoever waits is in the next batch.
+    """Lets the coroutines of rows share one engine: whoever waits is in its next step."""
 
-    One rank per engine: with tensor parallelism the ranks' coroutines would be scheduled differently.
-    """
-
-    def __init__(self, rollout: BaseRollout) -> None:
-        if rollout.config.tensor_model_parallel_size > 1:
-            raise RolloutConfigError(
-                f"tensor_model_parallel_size={rollout.config.tensor_model_parallel_size}: agent loops need "
-                "an engine of one rank; set it to 1"
-            )
-        self._rollout = rollout
-        self.failure: Exception | None = None  # what ended the engine; no row's own
-        self._waiting: dict[str, asyncio.Future[Completion]] = {}
-        self._pump: asyncio.Task[None] | None = None
+    def __init__(self, service: RolloutService) -> None:
+        self.service = service
 
     async def generate(self, transcript: Transcript, row: AgentRow) -> Completion:
         """Continue a row. Empty, with finish reason "length", where no room is left."""
         ids = transcript.ids
-        limit = min(self._rollout.token_limit(len(ids), row.sampling), transcript.room)
-        if not ids or limit <= 0:
+        if not ids:
             return Completion()
-        seed = usable_seed(derive_seed(row.seed, transcript.turns) if transcript.turns else row.seed)
-        key = self._rollout.add_request(GenerationRequest(ids, row.sampling, seed, limit))
-        future: asyncio.Future[Completion] = asyncio.get_running_loop().create_future()
-        self._waiting[key] = future
-        if self._pump is None or self._pump.done():
-            self._pump = asyncio.create_task(self._run())
-        try:
-            return await future
-        except asyncio.CancelledError:
-            if self._waiting.pop(key, None) is not None:
-                self._rollout.abort([key])
-            raise
-
-    async def _run(self) -> None:
-        while self._waiting:
-            await asyncio.sleep(0)  # let every coroutine that can ask do so: one step serves all
-            try:
-                finished = self._rollout.step()
-            except Exception as error:  # the engine's boundary: whoever waits must learn of it
-                self._fail(error)
-                return
-            for key, completion in finished.items():
-                future = self._waiting.pop(key, None)
-                if future is not None and not future.done():
-                    future.set_result(completion)
-
-    def _fail(self, error: Exception) -> None:
-        self.failure = error
-        self._rollout.abort(list(self._waiting))
-        for future in self._waiting.values():
-            if not future.done():
-                future.set_exception(error)
-        self._waiting.clear()
+        seed = derive_seed(row.seed, transcript.turns) if transcript.turns else row.seed
+        return await self.service.generate(ids, row.sampling, seed, limit=transcript.room)
 
 
 class AgentLoop(ABC):
@@ -158,8 +118,16 @@ def run_agent_loop(
     `meta_info["metrics"]` counts it as `agent/failed_rows/sum`, beside `agent/num_turns/mean` and `.../max`.
     What the engine raises is raised here, once every row has ended.
     """
+    return asyncio.run(run_agent_rows(RolloutService(rollout), loop, prompts, row_timeout_s=row_timeout_s))
+
+
+async def run_agent_rows(
+    service: RolloutService, loop: AgentLoop, prompts: DataProto, *, row_timeout_s: float = 600.0
+) -> DataProto:
+    """`run_agent_loop` on a service, beside other rows."""
+    rollout = service.rollout
     rollout.check_ready()
-    engine = AsyncEngine(rollout)
+    engine = AsyncEngine(service)
     samplings = row_samplings(prompts, rollout.config.sampling())
     seeds = row_seeds(prompts) or rollout.derive_seeds(samplings)
     width = rollout.config.response_length
@@ -168,11 +136,10 @@ def run_agent_loop(
         AgentRow(sampling, seed, {k: v[i] for k, v in prompts.non_tensor_batch.items()})
         for i, (sampling, seed) in enumerate(zip(samplings, seeds, strict=True))
     ]
-    errors = asyncio.run(_run_rows(engine, loop, transcripts, rows, row_timeout_s))
-    if engine.failure is not None:
-        raise engine.failure
-    batch = _collect(rollout, prompts, transcripts, errors)
-    batch.meta_info["logprob_space"] = declare_space(prompts, rollout.config.sampling(), rollout.config.dtype)
+    errors = await _run_rows(engine, loop, transcripts, rows, row_timeout_s)
+    if service.failure is not None:
+        raise service.failure
+    batch = _collect(service, prompts, transcripts, errors)
     batch.meta_info["metrics"] = {"agent/failed_rows/sum": sum(map(bool, errors))} | _turns(transcripts)
     return batch
 
@@ -208,14 +175,14 @@ def _turns(transcripts: list[Transcript]) -> dict[str, float]:
 
 
 def _collect(
-    rollout: BaseRollout, prompts: DataProto, transcripts: list[Transcript], errors: list[str]
+    service: RolloutService, prompts: DataProto, transcripts: list[Transcript], errors: list[str]
 ) -> DataProto:
     completions = [
-        Completion(t.response_ids, t.log_probs, t.finish_reason, t.mask)
+        Completion(t.response_ids, t.log_probs, t.finish_reason, t.mask, t.versions)
         if not error
-        else Completion(t.response_ids, t.log_probs, "error", [0] * len(t.mask))
+        else Completion(t.response_ids, t.log_probs, "error", [0] * len(t.mask), t.versions)
         for t, error in zip(transcripts, errors, strict=True)
     ]
-    batch = to_batch(prompts, completions, rollout.config.response_length, rollout.pad_id)
+    batch = service.rollout.answer(prompts, completions, service.version)
     columns = {"num_turns": [t.turns for t in transcripts], "agent_error": errors}
     return batch.union(DataProto.from_dict(non_tensors=columns))

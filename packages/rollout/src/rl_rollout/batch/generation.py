@@ -11,12 +11,16 @@ _SEED_MASK = (1 << 62) - 1  # engines read -1 as "no seed": keep seeds non-negat
 
 @dataclass(frozen=True)
 class GenerationRequest:
-    """One row to complete. `max_tokens` is resolved: at least 1, and it fits the engine."""
+    """One row to complete. `max_tokens` is resolved: at least 1, and it fits the engine.
+
+    With `interruptible`, `BaseRollout.abort` gives what the row has by then.
+    """
 
     prompt_ids: list[int]
     sampling: SamplingConfig
     seed: int
     max_tokens: int
+    interruptible: bool = False
 
 
 @dataclass
@@ -25,13 +29,15 @@ class Completion:
 
     `mask[i]` is 1 where the policy chose the token and 0 where an environment put it; empty means all 1.
     `finish_reason` is "stop" (EOS or a stop string), "length" (cut at the limit, or no room left),
-    "empty" (no prompt tokens), "abort", or "error" (an agent row that failed).
+    "empty" (no prompt tokens), "abort", or "error" (an agent row that failed). `versions[i]` is that of the
+    weights that drew the token, -1 for an environment's; empty where nobody counts them.
     """
 
     token_ids: list[int] = field(default_factory=list)
     log_probs: list[float] = field(default_factory=list)
     finish_reason: str = "length"
     mask: list[int] = field(default_factory=list)
+    versions: list[int] = field(default_factory=list)
 
 
 def derive_seed(base: int, *parts: int) -> int:

@@ -51,13 +51,20 @@ def pad_right(rows: Sequence[Sequence[float]], width: int, fill: float, dtype: t
 
 
 def to_batch(
-    prompts: DataProto, completions: Sequence[Completion], response_length: int, pad_id: int
+    prompts: DataProto,
+    completions: Sequence[Completion],
+    response_length: int,
+    pad_id: int,
+    version: int = -1,
 ) -> DataProto:
     """Prompts [B, P] and B completions as one batch of width L = P + R.
 
     Position ids count real tokens only, so a left-padded prompt starts at 0. Log-probs are 0 where
     `response_mask` is 0. Per row, `response_lengths` counts tokens and `num_actions` those that the policy
     chose. The prompts' own non-tensor columns are not repeated.
+
+    With a `version` of 0 or more, that of the engine's weights, two columns say which weights drew what:
+    `token_versions` [B, R], -1 where `response_mask` is 0, and `oldest_version` [B].
     """
     if prompts.batch is None:
         raise RolloutDataError("prompts have no tensors")
@@ -88,7 +95,17 @@ def to_batch(
         },
         non_tensors={"finish_reason": [c.finish_reason for c in completions]},
     )
+    if version >= 0:
+        batch = batch.union(_versions(completions, chosen, version))
     return batch if device.type == "cpu" else batch.to(device)
+
+
+def _versions(completions: Sequence[Completion], chosen: Tensor, version: int) -> DataProto:
+    """A row without a token that the policy chose is as old as the present weights."""
+    drawn = pad_right([c.versions for c in completions], chosen.shape[1], -1, torch.long)
+    drawn = drawn.masked_fill(chosen == 0, -1)
+    oldest = drawn.masked_fill(chosen == 0, version).amin(-1)
+    return DataProto.from_dict({"token_versions": drawn, "oldest_version": oldest})
 
 
 def row_samplings(prompts: DataProto, default: SamplingConfig) -> list[SamplingConfig]:

@@ -10,7 +10,7 @@ from typing import Any
 
 import ray
 
-from ..config.tree import TrainerConfig
+from ..config.running import TrainerConfig
 from ..errors import TrainingError
 
 

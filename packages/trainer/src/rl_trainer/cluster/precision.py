@@ -9,7 +9,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from rl_rollout.precision import common_dtype, native_dtype
 
-from ..config.tree import TrainerConfig
+from ..config.running import TrainerConfig
 from ..errors import TrainingError
 
 ANSWER_TIMEOUT_S = 120.0

@@ -11,7 +11,7 @@ import torch
 from transformers import PreTrainedTokenizerBase
 
 from rl_controller import RayWorkerGroup, WorkerGroup
-from rl_protocol import DataProto, DataProtoFuture, LocalStore, RayStore, transfer_count
+from rl_protocol import DataProto, DataProtoFuture, transfer_count
 
 from ..cluster.roles import ResourcePoolManager, Role
 from ..cluster.workers import Workers
@@ -26,6 +26,7 @@ from ..reward.worker import RewardFn
 from ..state.run_state import FitResult, RunState, kl_controller
 from ..view.recorder import Event, Recorder
 from .advantages import compute_advantages, subtract_kl
+from .async_rollouts import build_rollouts
 from .checkpoints import RunCheckpoints
 from .chosen_tokens import put_chosen_tokens
 from .correction import correct
@@ -110,8 +111,7 @@ class RayPPOTrainer:
         # With adapters the policy plays its own reference.
         self.ref_policy_wg = groups.get(Role.RefPolicy, policy)
         self.critic_wg = groups.get(Role.Critic)
-        store = RayStore() if isinstance(policy, RayWorkerGroup) else LocalStore()
-        self.rollouts = Rollouts(config, self.state, groups.get(Role.Rollout, policy), policy, store)
+        self.rollouts = build_rollouts(config, self.state, groups.get(Role.Rollout, policy), policy)
         self.scoring = Scoring(groups[Role.RuleReward], groups.get(Role.RewardModel))
         self.validator = Validator(
             self.val_dataset, self.collate_fn, self.tokenizer, self.rollouts, self.scoring, recorder

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -38,7 +40,8 @@ class Rollouts:
     ) -> None:
         self.config, self.state, self.store = config, state, store
         self.engines, self.policy = engines, policy
-        self.in_flight = InFlight(config.trainer.staleness, self.start)
+        self.in_flight = InFlight(config.ahead, self.start)
+        self.pushes: deque[Any] = deque()  # calls that put weights into engines, oldest first
 
     def next(self, prompts: Callable[[], DataProto | None]) -> tuple[StepBatch, Metrics]:
         """The oldest batch under way; starts what is missing of `trainer.staleness` batches first.
@@ -59,12 +62,19 @@ class Rollouts:
     def start(
         self, prompts: DataProto, samplings: Sequence[SamplingConfig] = (), step: int | str = ""
     ) -> Generation:
-        """Begin to generate responses, each with a seed of its own.
+        """Begin to generate responses; see `rows`."""
+        rows = self.rows(prompts, samplings, step or self.state.drawn)
+        return Generation(prompts, self.engines.submit("generate_sequences", rows), self.state.version)
+
+    def rows(
+        self, prompts: DataProto, samplings: Sequence[SamplingConfig], step: int | str
+    ) -> DataProtoFuture:
+        """What the engines are to complete: prompts repeated, each row with a seed of its own.
 
         Args:
             prompts: one row each.
             samplings: of each response of a prompt; empty: `rollout.n` as in training.
-            step: what seeds derive from beside the row; empty: the batches drawn.
+            step: what seeds derive from beside the row.
         """
         rollout = self.config.actor_rollout_ref.rollout
         n = len(samplings) or rollout.n
@@ -73,11 +83,10 @@ class Rollouts:
         repeated = DataProtoFuture.from_data(sent, self.store).repeat(n)
         uids = np.repeat(prompts.non_tensor_batch["uid"], n)
         own = DataProto.from_dict(
-            {"seeds": row_seeds(self.config.trainer.seed, step or self.state.drawn, list(uids))},
+            {"seeds": row_seeds(self.config.trainer.seed, step, list(uids))},
             {"sampling": [*samplings] * len(prompts)} if samplings else {},
         )
-        remote = self.engines.submit("generate_sequences", repeated.union(own))
-        return Generation(prompts, remote, self.state.version)
+        return repeated.union(own)
 
     def read(self, generation: Generation) -> tuple[StepBatch, Metrics]:
         """Wait for a batch, whose rows stay where they are; with what the engines measured."""
@@ -100,8 +109,14 @@ class Rollouts:
         return self.engines is not self.policy
 
     def sync_weights(self) -> None:
-        """Give engines in processes of their own the policy's weights, once they are idle."""
-        self.engines.load_weights(self.policy.submit("collect_weights"))
+        """Give engines in processes of their own the policy's weights, behind the batches under way.
+
+        An engine works in the order of the calls, so a batch started after this one is sampled from these
+        weights. Only a push that every batch under way was started after is waited for: it is done.
+        """
+        self.pushes.append(self.engines.submit("load_weights", self.policy.submit("collect_weights")))
+        while len(self.pushes) > self.in_flight.ahead:
+            self.pushes.popleft().get()
 
     @property
     def versions_in_flight(self) -> list[int]:

@@ -214,18 +214,36 @@ def _check_trainer(config: PPOConfig) -> None:
         raise ConfigError("trainer.n_gpus_per_node and trainer.n_workers_per_node mean the same: set one")
     if trainer.device == "cuda" and not torch.cuda.is_available() and not trainer.ray_address:
         raise ConfigError("trainer.device=cuda, but torch sees no CUDA device here: use cpu or auto")
-    if trainer.staleness and not trainer.n_rollout_workers_per_node:
+    _check_ahead(config)
+    folder = Path(trainer.default_local_dir)
+    rule = "is a file: name a folder for the run"
+    check(not folder.is_file(), "trainer.default_local_dir", trainer.default_local_dir, rule)
+
+
+def _check_ahead(config: PPOConfig) -> None:
+    """Generating ahead needs engines apart, and a correction for what is older than the policy."""
+    trainer, key, rollout = config.trainer, "trainer.staleness", config.actor_rollout_ref.rollout
+    if trainer.mode == "async":
+        key = "async_training.staleness"
+        if not trainer.n_rollout_workers_per_node:
+            raise ConfigError(
+                "trainer.mode=async generates while others train: set trainer.n_rollout_workers_per_node to "
+                "1 or more"
+            )
+        if rollout.tensor_model_parallel_size > 1:
+            raise ConfigError(
+                f"{ROLLOUT}.tensor_model_parallel_size={rollout.tensor_model_parallel_size}: "
+                "trainer.mode=async needs engines of one process; set it to 1"
+            )
+    elif trainer.staleness and not trainer.n_rollout_workers_per_node:
         raise ConfigError(
             f"trainer.staleness={trainer.staleness} generates while others train: set "
             "trainer.n_rollout_workers_per_node to 1 or more"
         )
     correction = config.algorithm.rollout_correction
-    if trainer.staleness and correction.rollout_is == "none" and not correction.bypass_mode:
+    if config.ahead and correction.rollout_is == "none" and not correction.bypass_mode:
         raise ConfigError(
-            f"trainer.staleness={trainer.staleness} trains on rows of an older policy: set "
+            f"{key}={config.ahead} trains on rows of an older policy: set "
             "algorithm.rollout_correction.rollout_is to token or sequence, or bypass_mode=true, where the "
             "loss's own ratio is to the policy that sampled"
         )
-    folder = Path(trainer.default_local_dir)
-    rule = "is a file: name a folder for the run"
-    check(not folder.is_file(), "trainer.default_local_dir", trainer.default_local_dir, rule)

@@ -80,6 +80,10 @@ def _of_parts(config: PPOConfig) -> Iterator[tuple[str, str]]:
     if not config.data.val_files:
         keys = ("trainer.test_freq", "trainer.val_n", "trainer.val_before_train", f"{ROLLOUT}.val")
         yield from ((key, "data.val_files is empty") for key in keys)
+    if trainer.mode == "async":
+        yield "trainer.staleness", "trainer.mode=async reads async_training.staleness"
+    else:
+        yield "async_training", f"trainer.mode={trainer.mode}"
     if trainer.total_training_steps >= 0:
         yield "trainer.total_epochs", f"trainer.total_training_steps={trainer.total_training_steps} decides"
 

@@ -14,7 +14,13 @@ from transformers import PreTrainedTokenizerBase
 from transformers.utils.logging import disable_progress_bar
 
 from rl_controller import LocalWorkerGroup, RayWorkerGroup
-from rl_workers import ActorRolloutRefWorker, CriticWorker, RewardModelWorker, load_tokenizer
+from rl_workers import (
+    ActorRolloutRefWorker,
+    CriticWorker,
+    RewardModelWorker,
+    RolloutServiceWorker,
+    load_tokenizer,
+)
 
 from ..cluster.roles import ResourcePoolManager, Role
 from ..config.inputs import needs, uses_reference
@@ -106,7 +112,8 @@ class TaskRunner:
         """The worker class of each role that this configuration uses."""
         roles: dict[Role, type] = {Role.ActorRollout: ActorRolloutRefWorker}
         if config.trainer.n_rollout_workers_per_node:
-            roles = {Role.Actor: ActorRolloutRefWorker, Role.Rollout: ActorRolloutRefWorker}
+            apart = RolloutServiceWorker if config.trainer.mode == "async" else ActorRolloutRefWorker
+            roles = {Role.Actor: ActorRolloutRefWorker, Role.Rollout: apart}
         policy = config.actor_rollout_ref
         if uses_reference(config) and not policy.model.lora_rank:
             roles[Role.RefPolicy] = ActorRolloutRefWorker  # with adapters the policy is its own reference

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, cast
 
 import torch
@@ -17,6 +17,7 @@ from rl_rollout.batch.special_tokens import eos_token_ids, pad_token_id
 from rl_rollout.config import RolloutConfig
 from rl_rollout.engines.hf.cache import spread_prompts
 from rl_rollout.engines.hf.folded_attention import use_folded_attention
+from rl_rollout.engines.hf.growing_rows import GrowingRows
 from rl_rollout.engines.hf.packed_head import PackedHead
 from rl_rollout.engines.hf.sampling import sample_tokens
 from rl_rollout.errors import RolloutConfigError, RolloutDataError
@@ -57,24 +58,52 @@ class HFRollout(BaseRollout):
             if "logits_to_keep" in inspect.signature(self.model.forward).parameters
             else {}
         )
+        self._growing: GrowingRows | None = None
 
     def generate(self, requests: Sequence[GenerationRequest]) -> list[Completion]:
         """See `BaseRollout.generate`."""
         by_width: dict[int, list[int]] = {}
         for place, request in enumerate(requests):
-            width = -(-len(request.prompt_ids) // _WIDTH_STEP) * _WIDTH_STEP
-            by_width.setdefault(width, []).append(place)
+            by_width.setdefault(_width(request), []).append(place)
         completions = [Completion() for _ in requests]
         for width, places in by_width.items():
             for start in range(0, len(places), self.config.hf_batch_size):
                 chunk = places[start : start + self.config.hf_batch_size]
-                for place, done in zip(chunk, self._run([requests[p] for p in chunk], width), strict=True):
-                    completions[place] = done
+                for grown in self._grow([requests[p] for p in chunk], width):
+                    for place, done in zip(chunk, grown, strict=True):
+                        completions[place] = done
         return completions
 
+    def step(self) -> dict[str, Completion]:
+        """One more token for the rows being computed, which are the oldest request and those queued with it
+        whose prompts are about as long; the requests that it finished."""
+        self.check_ready()
+        if self._growing is None and self._queued:
+            width = _width(next(iter(self._queued.values())))
+            keys = [key for key, request in self._queued.items() if _width(request) == width]
+            keys = keys[: self.config.hf_batch_size]
+            self._growing = GrowingRows(keys, self._grow([self._queued[key] for key in keys], width))
+        if self._growing is None:
+            return {}
+        done = self._growing.step()
+        if self._growing.is_done:
+            self._growing = None
+        for key in done:
+            self._queued.pop(key, None)
+        return done
+
+    def abort(self, keys: list[str]) -> dict[str, Completion]:
+        """See `BaseRollout.abort`."""
+        super().abort(keys)
+        cut = {} if self._growing is None else self._growing.cut(keys)
+        if self._growing is not None and self._growing.is_done:
+            self._growing = None
+        return cut
+
     @torch.inference_mode()
-    def _run(self, requests: list[GenerationRequest], width: int) -> list[Completion]:
-        """Complete at most `hf_batch_size` rows of at most `width` prompt tokens, step by step."""
+    def _grow(self, requests: list[GenerationRequest], width: int) -> Iterator[list[Completion]]:
+        """Complete at most `hf_batch_size` rows of at most `width` prompt tokens; gives them, the same
+        objects, after each token. Whoever sets a row's finish reason ends it."""
         longest = max(r.max_tokens for r in requests)
         seeds = torch.tensor([r.seed for r in requests])
         uniforms = row_uniforms(seeds[:, None], torch.arange(longest)).to(self.device)
@@ -87,12 +116,12 @@ class HFRollout(BaseRollout):
         for step in range(longest):
             tokens, log_probs = sample_tokens(logits, samplings, uniforms[:, step])
             self._append(requests, completions, tokens.tolist(), log_probs.tolist())
+            yield completions
             if all(c.finish_reason for c in completions):
                 break
             ids[: len(requests), 0] = tokens
             positions = positions + 1
             logits = self._forward(ids, mask[:, : width + step + 1], positions, cache)[: len(requests)]
-        return completions
 
     def _read_prompts(
         self, requests: list[GenerationRequest], width: int, longest: int
@@ -178,6 +207,11 @@ class HFRollout(BaseRollout):
         """Free the model."""
         super().close()
         self.__dict__.pop("model", None)
+
+
+def _width(request: GenerationRequest) -> int:
+    """Columns that a prompt takes: rows of one width are computed together."""
+    return -(-len(request.prompt_ids) // _WIDTH_STEP) * _WIDTH_STEP
 
 
 def _load_model(

@@ -7,6 +7,7 @@ import logging
 import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -53,6 +54,7 @@ class vLLMRollout(BaseRollout):  # noqa: N801 - the name users know
         if dist.is_initialized():
             self.data_parallel_rank = dist.get_rank() // config.tensor_model_parallel_size
         self._requests = 0
+        self._begun: dict[str, Completion] = {}  # what interruptible requests have so far
         self._adapter: LoRARequest | None = None
         self._adapter_versions = 0
 
@@ -81,6 +83,8 @@ class vLLMRollout(BaseRollout):  # noqa: N801 - the name users know
         """Queue a request; `step` answers under the key returned."""
         self._requests += 1
         key = str(self._requests)
+        if request.interruptible:
+            self._begun[key] = Completion()
         self.llm.llm_engine.add_request(
             key,
             {"prompt_token_ids": request.prompt_ids},
@@ -91,13 +95,24 @@ class vLLMRollout(BaseRollout):  # noqa: N801 - the name users know
 
     def step(self) -> dict[str, Completion]:
         """One forward over what is queued; the requests it finished."""
-        return {
-            output.request_id: _completion(output) for output in self.llm.llm_engine.step() if output.finished
-        }
+        done: dict[str, Completion] = {}
+        for output in self.llm.llm_engine.step():
+            key, part = output.request_id, _completion(output)
+            known = self._begun.get(key)
+            if known is not None:  # the output holds what is new
+                known.token_ids += part.token_ids
+                known.log_probs += part.log_probs
+                known.finish_reason = part.finish_reason
+            if output.finished:
+                done[key] = known or part
+                self._begun.pop(key, None)
+        return done
 
-    def abort(self, keys: list[str]) -> None:
-        """Forget queued requests; they get no answer."""
+    def abort(self, keys: list[str]) -> dict[str, Completion]:
+        """See `BaseRollout.abort`."""
         self.llm.llm_engine.abort_request(keys)
+        begun = {key: self._begun.pop(key) for key in keys if key in self._begun}
+        return {key: replace(part, finish_reason="abort") for key, part in begun.items()}
 
     def _sampling_params(self, request: GenerationRequest) -> SamplingParams:
         from vllm import SamplingParams
@@ -119,7 +134,7 @@ class vLLMRollout(BaseRollout):  # noqa: N801 - the name users know
             logprobs=0,  # the sampled token's only
             flat_logprobs=True,
             detokenize=bool(sampling.stop),
-            output_kind=RequestOutputKind.FINAL_ONLY,
+            output_kind=RequestOutputKind.DELTA if request.interruptible else RequestOutputKind.FINAL_ONLY,
         )
 
     def load_weights(self, named_tensors: NamedTensors) -> None:
