@@ -148,3 +148,77 @@ def test_no_pickle_is_ever_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(torch, "load", refuse)
     monkeypatch.setattr(np, "load", refuse)
     assert_same(DataProto.load(tmp_path / "b"), BATCHES["objects"])
+
+
+def damaged(content: bytes, rng: np.random.Generator) -> bytes:
+    """Cut, flipped, overwritten, or with a piece twice."""
+    start, size = int(rng.integers(len(content))), int(rng.integers(1, 9))
+    kind = rng.integers(4)
+    if kind == 0:
+        return content[:start]
+    if kind == 1:
+        return content[:start] + bytes([content[start] ^ (1 << int(rng.integers(8)))]) + content[start + 1 :]
+    if kind == 2:
+        return content[:start] + rng.bytes(size) + content[start + size :]
+    return content[:start] + content[start : start + size] + content[start:]
+
+
+def test_a_thousand_damaged_files_are_read_or_refused(tmp_path: Path) -> None:
+    nested = TensorDict({"a": torch.arange(6).reshape(3, 2)}, batch_size=[3])
+    rows = torch.nested.nested_tensor([torch.ones(n) for n in (1, 3, 2)], layout=torch.jagged)
+    batch = DataProto.from_dict(
+        {"x": torch.ones(3, 2), "deep": nested, "ragged": rows},
+        {"text": np.array(["a", "bc", "d"]), "any": [{"k": (1, b"x")}, None, [2.5]]},
+        {"step": 4},
+    )
+    batch.save(tmp_path / "b")
+    whole = {name: (tmp_path / "b" / name).read_bytes() for name in ("batch.json", "data.safetensors")}
+    rng, refused = np.random.default_rng(0), 0
+    for _ in range(1000):
+        name = "batch.json" if rng.random() < 0.7 else "data.safetensors"
+        (tmp_path / "b" / name).write_bytes(damaged(whole[name], rng))
+        try:
+            DataProto.load(tmp_path / "b")
+        except FormatError:
+            refused += 1
+        (tmp_path / "b" / name).write_bytes(whole[name])
+    assert refused > 300
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"batch_size": [10**12], "tensors": {}},
+        {"batch_size": [10**12]},
+        {"batch_size": [-3]},
+        {"batch_size": "many"},
+        {"tensors": []},
+        {"objects": {"o": {"$rl": "objects", "shape": [1], "dtype": "<U999999999", "items": ["a"]}}},
+        {"meta_info": 7},
+        {"rows": {}, "batch_size": {}},
+    ],
+)
+def test_a_header_is_not_believed(tmp_path: Path, changes: dict[str, Any]) -> None:
+    mixed_batch().save(tmp_path / "b")
+    edit(tmp_path / "b", **changes)
+    with pytest.raises(FormatError):
+        DataProto.load(tmp_path / "b")
+
+
+def test_deep_nesting_is_an_error_of_the_format(tmp_path: Path) -> None:
+    mixed_batch().save(tmp_path / "b")
+    file = tmp_path / "b" / "batch.json"
+    file.write_text(
+        file.read_text().replace('"meta_info": {', '"meta_info": {"x": ' + "[" * 20000 + "]" * 20000 + ",", 1)
+    )
+    with pytest.raises(FormatError):
+        DataProto.load(tmp_path / "b")
+
+
+def test_a_death_between_two_renames_loses_nothing(tmp_path: Path) -> None:
+    batch = mixed_batch()
+    batch.save(tmp_path / "b")
+    (tmp_path / "b").rename(tmp_path / ".b.123.old")
+    assert_same(DataProto.load(tmp_path / "b"), batch)
+    batch.save(tmp_path / "b")
+    assert [path.name for path in tmp_path.iterdir()] == ["b"]

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import dataclasses
+import pickle
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
+import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint.metadata import BytesStorageMetadata
 from workers_models import make_batch
 from workers_programs import actor_config, dying_save, run_actor
 from workers_ranks import run_ranks
 
 from rl_workers import CheckpointError, OptimConfig
-from rl_workers.fsdp.checkpoint import commit, recover
+from rl_workers.fsdp.checkpoint import commit, read_description, recover
+from rl_workers.fsdp.safe_reader import INDEX, SafeReader
 
 BATCH = make_batch(groups=3, n=2, prompt=9, response=7, seed=7)
 
@@ -75,3 +81,62 @@ def test_what_is_no_checkpoint_is_refused(tiny_model: str, tmp_path: Path) -> No
     with pytest.raises(AssertionError, match="holds no complete checkpoint"):
         run_ranks(tmp_path, 1, run_actor, adamw(tiny_model), BATCH, 0, load=str(tmp_path / "none"))
     assert issubclass(CheckpointError, RuntimeError)
+
+
+class Payload:
+    def __init__(self, file: Path) -> None:
+        self.file = file
+
+    def __reduce__(self) -> Any:
+        return (Path.touch, (self.file,))
+
+
+def saved_index(folder: Path) -> Path:
+    """A checkpoint of this process alone."""
+    dcp.save({"w": torch.arange(6.0).reshape(2, 3)}, checkpoint_id=folder, no_dist=True)
+    return folder / INDEX
+
+
+def test_code_in_an_index_never_runs(tmp_path: Path) -> None:
+    index = saved_index(tmp_path / "step")
+    good = pickle.loads(index.read_bytes())
+    ran = tmp_path / "ran"
+    for holder in (Payload(ran), {"a": Payload(ran)}, dataclasses.replace(good, planner_data=Payload(ran))):
+        index.write_bytes(pickle.dumps(holder))
+        with pytest.raises(CheckpointError, match=INDEX):
+            SafeReader(index.parent).read_metadata()
+    assert not ran.exists()
+
+
+def test_an_index_cannot_lead_to_a_pickle_or_out_of_its_folder(tmp_path: Path) -> None:
+    index = saved_index(tmp_path / "step")
+    good = pickle.loads(index.read_bytes())
+    bytes_entry = dataclasses.replace(good, state_dict_metadata={"w": BytesStorageMetadata()})
+    places = {k: dataclasses.replace(v, relative_path="../secret") for k, v in good.storage_data.items()}
+    for changed in (bytes_entry, dataclasses.replace(good, storage_data=places), {"no": "metadata"}):
+        index.write_bytes(pickle.dumps(changed))
+        with pytest.raises(CheckpointError):
+            SafeReader(index.parent).read_metadata()
+
+
+def test_a_damaged_index_is_an_error_of_ours_and_a_good_one_loads(tmp_path: Path) -> None:
+    index = saved_index(tmp_path / "step")
+    whole = index.read_bytes()
+    for cut in range(0, len(whole), 7):
+        index.write_bytes(whole[:cut])
+        with pytest.raises(CheckpointError):
+            SafeReader(index.parent).read_metadata()
+    index.write_bytes(whole)
+    state = {"w": torch.zeros(2, 3)}
+    dcp.load(state, storage_reader=SafeReader(index.parent), no_dist=True)
+    assert state["w"].flatten().tolist() == list(range(6))
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "{", "[]", '{"format": 2}', '{"format": 1, "global_step": -5}', '{"format": 1, "global_step": "4"}'],
+)
+def test_a_damaged_description_names_file_and_field(tmp_path: Path, text: str) -> None:
+    (tmp_path / "worker_state.json").write_text(text)
+    with pytest.raises(CheckpointError, match=r"worker_state\.json"):
+        read_description(tmp_path / "worker_state.json")

@@ -13,7 +13,7 @@ from tensordict import TensorDict, TensorDictBase
 from rl_protocol import choosing, combine, cutting, folding, storage, tensordicts
 from rl_protocol.columns import as_column, check_tensor, rename_map
 from rl_protocol.contents import Contents
-from rl_protocol.errors import RowIndexError, ShapeError
+from rl_protocol.errors import FormatError, RowIndexError, ShapeError
 from rl_protocol.item import DataProtoItem
 from rl_protocol.rows import ObjectArray, RowIndex, balanced_sizes, own, row_index
 from rl_protocol.transfer import count_received, count_sent
@@ -307,8 +307,16 @@ class DataProto:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> DataProto:
-        """Read what `save` wrote. Nothing is ever unpickled."""
-        return cls(*storage.load(path))
+        """Read what `save` wrote. Nothing is ever unpickled.
+
+        Raises:
+            FormatError: the folder is not a saved batch, is damaged, or is of another major version.
+        """
+        contents = storage.load(path)
+        try:
+            return cls(*contents)
+        except Exception as error:  # columns that do not fit together; a damaged file holds anything
+            raise FormatError(f"{path} is damaged: {error}") from error
 
     def __reduce__(self) -> Any:
         encoder = Encoder()

@@ -7,6 +7,7 @@ not know, so older and newer minors read each other's files. Nothing is ever unp
 from __future__ import annotations
 
 import base64
+import glob
 import json
 import os
 import shutil
@@ -21,12 +22,14 @@ from safetensors.torch import save_file
 from tensordict import TensorDict, TensorDictBase
 
 from rl_protocol.contents import Contents
-from rl_protocol.errors import FormatError
+from rl_protocol.errors import FormatError, RLProtocolError
 from rl_protocol.rows import jagged_from_parts, jagged_parts
 from rl_protocol.wire import object_array
 
 FORMAT_VERSION = "1.0"
 _TAG = "$rl"
+_MOST_ROWS = 1 << 31  # of a batch whose file holds no column that could prove them
+_MOST_BYTES = 1 << 30  # of a column of fixed-width strings, whose width is only a claim
 
 
 class _Writer:
@@ -123,10 +126,10 @@ class _Reader:
             return self._numbers(kind, value)
         if kind == "columns":
             columns = {k: self.value(v) for k, v in value["columns"].items()}
-            return TensorDict(columns, batch_size=value["shape"])
+            return _columns(columns, value["shape"])
         if kind == "objects":
             array = object_array([self.value(item) for item in value["items"]], tuple(value["shape"]))
-            return array if value["dtype"] == "|O" else array.astype(value["dtype"])
+            return array if value["dtype"] == "|O" else array.astype(_text(value["dtype"], array.size))
         if kind == "float":
             return float(value["text"])
         if kind == "bytes":
@@ -141,11 +144,27 @@ class _Reader:
 
     def _numbers(self, kind: str, value: dict[str, Any]) -> Any:
         if kind == "jagged":
-            return jagged_from_parts(self.tensors[value["values"]], self.tensors[value["lengths"]])
+            values, lengths = self.tensors[value["values"]], self.tensors[value["lengths"]]
+            if lengths.ndim != 1 or (lengths < 0).any() or int(lengths.sum()) != len(values):
+                raise FormatError(f"the rows' lengths do not add up to the {len(values)} values.")
+            return jagged_from_parts(values, lengths)
         tensor = self.tensors[value["data"]]
         if kind == "tensor":
             return tensor
         return tensor.numpy() if kind == "array" else tensor.numpy()[()]
+
+
+def _columns(columns: dict[str, Any], shape: list[int]) -> TensorDict:
+    if not all(type(size) is int and 0 <= size <= _MOST_ROWS for size in shape):
+        raise FormatError(f"{shape} is not the shape of a batch.")
+    return TensorDict(columns, batch_size=shape)
+
+
+def _text(dtype: str, items: int) -> np.dtype[Any]:
+    found = np.dtype(dtype)
+    if found.kind not in "US" or found.itemsize * items > _MOST_BYTES:
+        raise FormatError(f"{dtype!r} is not the type of a column of strings.")
+    return found
 
 
 def save(contents: Contents, path: str | os.PathLike[str]) -> None:
@@ -193,8 +212,19 @@ def _replace(aside: Path, target: Path) -> None:
     if target.exists():
         shutil.rmtree(old, ignore_errors=True)
         target.rename(old)
-    aside.rename(target)
-    shutil.rmtree(old, ignore_errors=True)
+    try:
+        aside.rename(target)
+    except OSError:
+        if old.exists():
+            old.rename(target)
+        raise
+    for left in (old, *_set_aside(target)):
+        shutil.rmtree(left, ignore_errors=True)
+
+
+def _set_aside(target: Path) -> list[Path]:
+    """What had the name when a process died before the new folder got it."""
+    return sorted(target.parent.glob(f".{glob.escape(target.name)}.*.old"))
 
 
 def _document(folder: Path) -> dict[str, Any]:
@@ -218,14 +248,26 @@ def load(path: str | os.PathLike[str]) -> Contents:
     """Read a batch from the folder `path`; whether its columns agree is for the caller to check.
 
     Raises:
-        FormatError: the folder is not a saved batch, or is of another major version.
+        FormatError: the folder is not a saved batch, is damaged, or is of another major version.
     """
     folder = Path(path)
+    if not folder.exists() and _set_aside(folder):
+        folder = _set_aside(folder)[-1]
+    try:
+        return _read(folder)
+    except (RLProtocolError, PermissionError):
+        raise
+    except Exception as error:  # what damaged bytes raise is anything
+        kind = type(error).__name__
+        raise FormatError(f"{folder} is damaged, or not a batch of this package: {kind}: {error}") from error
+
+
+def _read(folder: Path) -> Contents:
     document = _document(folder)
     with safe_open(folder / "data.safetensors", framework="pt") as file:
         reader = _Reader({name: file.get_tensor(name) for name in file.keys()})  # noqa: SIM118
     batch_size = document["batch_size"]
     tensors = {k: reader.value(v) for k, v in document["tensors"].items()}
     objects = {k: reader.value(v) for k, v in document["objects"].items()}
-    batch = None if batch_size is None else TensorDict(tensors, batch_size=batch_size)
+    batch = None if batch_size is None else _columns(tensors, batch_size)
     return Contents(batch, objects, reader.value(document["meta_info"]))

@@ -32,7 +32,8 @@ from torch.optim.lr_scheduler import LambdaLR
 
 from rl_workers.errors import CheckpointError
 from rl_workers.fsdp.dtensors import with_local
-from rl_workers.fsdp.integrity import SafeReader, check_manifest, write_manifest
+from rl_workers.fsdp.integrity import check_manifest, write_manifest
+from rl_workers.fsdp.safe_reader import INDEX, SafeReader
 from rl_workers.model.heads import HeadedModel
 
 logger = logging.getLogger(__name__)
@@ -76,15 +77,8 @@ class Checkpointer:
         """
         self.wait()
         final, partial = Path(path), Path(f"{path}.partial")
-
-        def prepare() -> None:
-            shutil.rmtree(partial, ignore_errors=True)
-            partial.mkdir(parents=True)
-            (partial / _STATE).write_text(
-                json.dumps(self._description(global_step, with_optimizer), indent=1)
-            )
-
-        _on_first_rank(prepare, final, None)
+        description = json.dumps(self._description(global_step, with_optimizer), indent=1)
+        _on_rank_zero(lambda: _begin(partial, description), final, None)
         state = self._state(with_optimizer)
         if blocking:
             _write(state, partial, final, None)
@@ -180,22 +174,31 @@ class Checkpointer:
         }
 
     def _read_description(self, folder: Path) -> dict[str, Any]:
-        if not (folder / ".metadata").is_file() or not (folder / _STATE).is_file():
+        if not (folder / INDEX).is_file() or not (folder / _STATE).is_file():
             raise CheckpointError(
-                f"{folder} holds no complete checkpoint: expected {_STATE} and .metadata in it"
+                f"{folder} holds no complete checkpoint: expected {_STATE} and {INDEX} in it"
             )
-        file = folder / _STATE
-        try:
-            described = json.loads(file.read_text())
-            fields = {"format": int, "global_step": int, "schedule_step": int, "optimizer": bool}
-            wrong = [name for name, kind in fields.items() if type(described[name]) is not kind]
-        except (ValueError, TypeError, KeyError) as error:
-            raise CheckpointError(f"{file} is damaged: {error!r}") from error
-        if wrong:
-            raise CheckpointError(f"{file} is damaged: {wrong[0]} is {described[wrong[0]]!r}")
-        if described["format"] not in (_FORMAT, _WITHOUT_MANIFEST):
-            raise CheckpointError(f"{file} has format {described['format']}, this version reads {_FORMAT}")
-        return cast(dict[str, Any], described)
+        return read_description(folder / _STATE)
+
+
+def read_description(file: Path) -> dict[str, Any]:
+    """What a checkpoint says of itself.
+
+    Raises:
+        CheckpointError: the file is damaged, or of another format; names the field.
+    """
+    try:
+        described = json.loads(file.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise CheckpointError(f"{file} is damaged: {error}") from error
+    fields = {"format": int, "global_step": int, "schedule_step": int, "optimizer": bool}
+    for name, kind in fields.items():
+        value = described.get(name) if isinstance(described, dict) else None
+        if type(value) is not kind or (kind is int and value < 0):
+            raise CheckpointError(f"{file}: {name} is {value!r}, expected {kind.__name__}: it is damaged")
+    if described["format"] not in (_FORMAT, _WITHOUT_MANIFEST):
+        raise CheckpointError(f"{file} has format {described['format']}, this version reads {_FORMAT}")
+    return cast(dict[str, Any], described)
 
 
 def _write(state: dict[str, Any], partial: Path, final: Path, group: dist.ProcessGroup | None) -> None:
@@ -207,20 +210,26 @@ def _write(state: dict[str, Any], partial: Path, final: Path, group: dist.Proces
             f"{final} was not written: {error}; what was there before is untouched"
         ) from error
     write_manifest(partial, group)
-    _on_first_rank(lambda: commit(partial, final), final, group)
+    _on_rank_zero(lambda: commit(partial, final), final, group)
 
 
-def _on_first_rank(act: Callable[[], None], final: Path, group: dist.ProcessGroup | None) -> None:
-    """Let rank 0 act on the disk; what goes wrong there is raised on every rank."""
-    told: list[str] = [""]
+def _begin(partial: Path, description: str) -> None:
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir(parents=True)
+    (partial / _STATE).write_text(description)
+
+
+def _on_rank_zero(act: Callable[[], None], final: Path, group: dist.ProcessGroup | None) -> None:
+    """Let rank 0 change the disk; where it can't, every rank says so instead of waiting for it."""
+    failure: list[str] = [""]
     if dist.get_rank() == 0:
         try:
             act()
         except OSError as error:
-            told = [str(error)]
-    dist.broadcast_object_list(told, 0, group)
-    if told[0]:
-        raise CheckpointError(f"{final} was not written: {told[0]}; what was there before is untouched")
+            failure = [str(error)]
+    dist.broadcast_object_list(failure, src=0, group=group)
+    if failure[0]:
+        raise CheckpointError(f"{final} was not written: {failure[0]}; what was there before is untouched")
 
 
 def _staged(value: Any) -> Any:

@@ -3,53 +3,15 @@
 from __future__ import annotations
 
 import json
-import pickle
 import zlib
 from pathlib import Path
-from typing import Any
 
 import torch.distributed as dist
-from torch.distributed.checkpoint.filesystem import FileSystemReader
-from torch.distributed.checkpoint.metadata import Metadata, StorageMeta
 
 from rl_workers.errors import CheckpointError
 
 MANIFEST = "manifest.json"
 _BLOCK = 1 << 24
-
-# All that torch writes into the metadata of a checkpoint. Anything else in there is not data.
-_CLASSES = {
-    "torch": {"Size", *(f"{kind}{bits}" for kind in ("float", "int", "uint") for bits in (8, 16, 32, 64))},
-    "torch.serialization": {"_get_layout"},
-    "torch.distributed.checkpoint.filesystem": {"_StorageInfo"},
-    "torch.distributed.checkpoint.metadata": {
-        *("Metadata", "MetadataIndex", "StorageMeta", "ChunkStorageMetadata", "TensorProperties"),
-        *("TensorStorageMetadata", "BytesStorageMetadata", "_MEM_FORMAT_ENCODING"),
-    },
-    "pathlib": {"Path", "PosixPath", "PurePosixPath"},
-}
-_CLASSES["torch"] |= {"bfloat16", "bool"}
-
-
-class SafeReader(FileSystemReader):
-    """Reads what torch's writer wrote. Its metadata is a pickle, of which only data is let through."""
-
-    def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
-        """See torch. Raises `pickle.UnpicklingError` where the file holds anything but metadata."""
-        with self.fs.create_stream(self._get_metadata_path(kwargs.get("rank")), "rb") as stream:
-            metadata = _Metadata(stream).load()
-        if not isinstance(metadata, Metadata):
-            raise pickle.UnpicklingError(f"the metadata is a {type(metadata).__name__}")
-        metadata.storage_meta = metadata.storage_meta or StorageMeta()
-        metadata.storage_meta.load_id = self.load_id
-        return metadata
-
-
-class _Metadata(pickle.Unpickler):
-    def find_class(self, module: str, name: str) -> Any:
-        if name not in _CLASSES.get(module, ()):
-            raise pickle.UnpicklingError(f"{module}.{name} does not belong into a checkpoint's metadata")
-        return super().find_class(module, name)
 
 
 def write_manifest(folder: Path, group: dist.ProcessGroup | None = None) -> None:
