@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from ..config.tree import PPOConfig
+from ..state.files import write_json
+from .about import about
 from .report import write_report
 from .tracking import Tracking
 
@@ -33,12 +35,14 @@ class Recorder:
         self.tracking: Tracking | None = None
         self.told: set[str] = set()
 
-    def open(self, step: int) -> None:
-        """Open the trackers of a run that stands after `step`; lines of later steps are dropped."""
+    def open(self, step: int, total: int) -> None:
+        """Open the trackers of a run after `step` of `total`; lines of later steps are dropped."""
         trainer = self.config.trainer
         names = (trainer.project_name, trainer.experiment_name)
         settings = dataclasses.asdict(self.config)
         self.tracking = Tracking(self.run, trainer.logger, *names, settings, step)
+        write_json(self.run / "about.json", about(self.config))
+        self.progress({"kind": "begin", "step": step, "total": total})
 
     def stage(self, text: str) -> None:
         """Tell what is being done."""
@@ -73,4 +77,4 @@ class Recorder:
         if importlib.util.find_spec("plotly") is None:
             logger.warning("no report.html: it needs a package, pip install 'rl-trainer[report]'")
         else:
-            write_report(self.run)
+            write_report([self.run])
