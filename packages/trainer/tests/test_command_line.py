@@ -43,15 +43,18 @@ def test_a_run_is_trained_evaluated_exported_and_reported(
     assert main(["train", "tiny_grpo", *tiny_overrides(tmp_path), *LOCAL]) == 0
     run = tmp_path / "run"
     page = (run / "report.html").read_text(encoding="utf-8")
-    assert "<h2>Samples</h2>" in page and "plotly" in page and "adv_estimator: grpo" in page
+    assert "Samples" in page and "plotly" in page and "adv_estimator: grpo" in page
     last = json.loads((run / "metrics.jsonl").read_text().splitlines()[-1])
     trained = last["val-core/copy/reward/mean@4"]
     capsys.readouterr()
     # The resolved configuration that a run keeps is a configuration; its checkpoint is what is scored.
-    assert main(["eval", str(run / "config.yaml")]) == 0
+    assert main(["eval", str(run)]) == 0
     assert f"val-core/copy/reward/mean@4 {trained:.4f}" in capsys.readouterr().out
+    (run / "report.html").unlink()
+    assert main(["report", str(run)]) == 0 and (run / "report.html").is_file()
+    assert "tokens" in json.loads((run / "generations" / "step_1.jsonl").read_text().splitlines()[0])
     shutil.rmtree(run / "export")
-    assert main(["export", str(run / "config.yaml")]) == 0
+    assert main(["export", str(run)]) == 0
     assert (run / "export" / "model.safetensors").is_file()
     assert main(["export", "tiny_grpo", *tiny_overrides(tmp_path / "new"), *LOCAL]) == 2
     assert "holds no checkpoint" in capsys.readouterr().err

@@ -126,7 +126,7 @@ class RayPPOTrainer:
     def fit(self) -> FitResult:
         """Train to the last step; validate, save and log on the way."""
         self.load_checkpoint()
-        self.recorder.open(self.global_step or -1)
+        self.recorder.open(self.global_step or -1, self.total_steps)
         self.sync_weights()
         if self.config.trainer.val_before_train and self.global_step == 0:
             self.validate()

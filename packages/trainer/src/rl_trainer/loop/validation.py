@@ -21,6 +21,8 @@ from .rollouts import Rollouts
 from .scoring import Scoring
 from .step_batch import StepBatch
 
+TOKEN_ROWS = 12  # prompts of a validation whose greedy answer is kept token by token
+
 
 class Validator:
     """Scores the held-out prompts, greedily and sampled with fixed seeds, and keeps the samples.
@@ -77,7 +79,9 @@ class Validator:
         prompts = to_prompts(self.collate_fn(held_out), [f"val-{i}" for i in range(len(held_out))])
         batch, measured = self.rollouts.sample(prompts, samplings, "val")
         scores = self.scoring.by_rule(batch, validation=True).scores + self.scoring.by_model(batch)
-        return sample_rows(batch, scores, self.tokenizer, len(samplings)), measured
+        rows = sample_rows(batch, scores, self.tokenizer, len(samplings))
+        longest = config.data.max_response_length
+        return with_tokens(rows, batch, self.tokenizer, len(samplings), longest), measured
 
 
 def validation_metrics(rows: Sequence[Mapping[str, Any]]) -> Metrics:
@@ -141,6 +145,38 @@ def sample_rows(
         text = tokenizer.decode(ids[:length], skip_special_tokens=True)
         made = {"greedy": row % answers == 0, "response": text, "score": score}
         rows.append({name: column[row] for name, column in columns.items()} | made)
+    return rows
+
+
+def with_tokens(
+    rows: list[dict[str, Any]],
+    batch: StepBatch,
+    tokenizer: PreTrainedTokenizerBase,
+    answers: int,
+    longest: int,
+) -> list[dict[str, Any]]:
+    """Add whether a response was cut off, and to the first prompts' greedy rows their `tokens`.
+
+    Args:
+        rows: of `sample_rows`.
+        batch: what they were made of.
+        tokenizer: decodes tokens.
+        answers: rows of a prompt, the first of them greedy.
+        longest: `max_response_length`; a response of this length was cut off.
+
+    Returns:
+        The rows with `cut_off`, and `tokens` as lists of text, the engine's log-prob, and whether it is the
+        policy's own (False: a tool's).
+    """
+    lengths = batch["response_lengths"].tolist()
+    ids, mask, log_probs = batch["responses"], batch["response_mask"], batch["rollout_log_probs"]
+    for row, (made, length) in enumerate(zip(rows, lengths, strict=True)):
+        made["cut_off"] = length >= longest
+        if row % answers == 0 and row // answers < TOKEN_ROWS:
+            texts = [tokenizer.decode([token]) for token in ids[row, :length].tolist()]
+            numbers = [round(value, 4) for value in log_probs[row, :length].tolist()]
+            own = [bool(value) for value in mask[row, :length].tolist()]
+            made["tokens"] = list(zip(texts, numbers, own, strict=True))
     return rows
 
 

@@ -2,19 +2,30 @@
 
 from __future__ import annotations
 
+from ..cluster.roles import Role
+from ..config.tree import PPOConfig
 from ..errors import ConfigError
 from ..loop.ray_trainer import RayPPOTrainer
 from ..state.run_state import FitResult
 from .task_runner import TaskRunner
 
 
-class EvaluationRunner(TaskRunner):
+class PolicyRunner(TaskRunner):
+    """A job for which the policy is enough."""
+
+    trains = False
+
+    def add_roles(self, config: PPOConfig) -> dict[Role, type]:
+        """The roles in force without those that only training needs."""
+        unneeded = (Role.Critic, Role.RefPolicy)
+        return {role: cls for role, cls in super().add_roles(config).items() if role not in unneeded}
+
+
+class EvaluationRunner(PolicyRunner):
     """Scores the run's newest checkpoint, or the model itself where there is none, on `data.val_files`.
 
     What the run has written stays: samples go to `<run>/evaluations`.
     """
-
-    trains = False
 
     def work(self, trainer: RayPPOTrainer) -> FitResult:
         """Load and validate once."""
@@ -27,10 +38,8 @@ class EvaluationRunner(TaskRunner):
         return trainer.state.result(trainer.metrics)
 
 
-class ExportRunner(TaskRunner):
+class ExportRunner(PolicyRunner):
     """Writes the run's newest checkpoint as a Hugging Face model to `<run>/export`."""
-
-    trains = False
 
     def work(self, trainer: RayPPOTrainer) -> FitResult:
         """Load and export."""

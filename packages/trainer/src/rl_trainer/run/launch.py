@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from contextlib import nullcontext
 from pathlib import Path
@@ -15,7 +16,7 @@ from rl_rollout.precision import AUTO, compute_keys, fill_auto
 from ..cluster.connection import connected
 from ..cluster.precision import nodes_dtype
 from ..config.tree import PPOConfig
-from ..errors import RLTrainerError, TrainingError
+from ..errors import RLTrainerError, TrainingError, disk_problem
 from ..plan.inert import inert_keys
 from ..plan.precision import computes_in, emulated
 from ..plan.resolve import resolve
@@ -86,6 +87,8 @@ def _run_remote(config: PPOConfig, runner_class: type[TaskRunner] | str, screen:
     except ray.exceptions.RayTaskError as error:
         if isinstance(error.cause, RLTrainerError):
             raise error.cause from error
+        if problem := disk_problem(error.cause):
+            raise TrainingError(problem) from error
         raise TrainingError(f"the run failed; logs: {logs}\n{error}") from error
     except ray.exceptions.GetTimeoutError as error:
         raise TrainingError(
@@ -112,5 +115,7 @@ def _follow(runner: Any, config: PPOConfig, screen: Display) -> FitResult:
 def summary(result: FitResult) -> str:
     """The run's last line."""
     minutes = result.training_seconds / 60
-    scores = f"validation {result.val_before:.3f} before, {result.val_after:.3f} after"
-    return f"done: {scores}; {result.steps} steps in {minutes:.1f} minutes of training"
+    known = {"before": result.val_before, "after": result.val_after}
+    told = [f"{value:.3f} {when}" for when, value in known.items() if not math.isnan(value)]
+    scores = f"validation {', '.join(told)}; " if told else ""
+    return f"done: {scores}{result.steps} steps in {minutes:.1f} minutes of training"

@@ -35,6 +35,8 @@ from ..reward.worker import RewardFn
 from ..state.run_state import FitResult
 from ..view.recorder import Event
 
+OURS = ("rl_algos", "rl_controller", "rl_protocol", "rl_rollout", "rl_trainer", "rl_workers")
+
 
 class TaskRunner:
     """Runs one training job; made remote by `run_ppo`.
@@ -153,12 +155,17 @@ def logging_to(path: Path) -> Iterator[None]:
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     handler.setLevel(logging.INFO)
     root.addHandler(handler)
+    levels = {name: logging.getLogger(name).level for name in OURS}
+    for name in OURS:
+        logging.getLogger(name).setLevel(logging.INFO)  # the root stays at WARNING: other libraries chat
     logging.captureWarnings(True)
     disable_progress_bar()  # type: ignore[no-untyped-call]
     try:
         yield
     finally:
         logging.captureWarnings(False)
+        for name, level in levels.items():
+            logging.getLogger(name).setLevel(level)
         root.removeHandler(handler)
         handler.close()
 

@@ -11,7 +11,8 @@ from typing import Any
 
 from ..config.loading import to_yaml
 from ..config.tree import PPOConfig
-from ..state.files import replace_text
+from ..state.files import replace_text, write_json
+from .about import about
 from .report import write_report
 from .tracking import Tracking
 
@@ -35,11 +36,12 @@ class Recorder:
         self.tracking: Tracking | None = None
         self.told: set[str] = set()
 
-    def open(self, step: int) -> None:
+    def open(self, step: int, total: int) -> None:
         """Begin to write: the configuration, and the trackers of a run that stands after `step`.
 
         Args:
             step: lines of later steps are dropped; -1: the run begins.
+            total: steps of the whole run.
         """
         trainer = self.config.trainer
         self.run.mkdir(parents=True, exist_ok=True)
@@ -47,6 +49,8 @@ class Recorder:
         names = (trainer.project_name, trainer.experiment_name)
         settings = dataclasses.asdict(self.config)
         self.tracking = Tracking(self.run, trainer.logger, *names, settings, step)
+        write_json(self.run / "about.json", about(self.config))
+        self.progress({"kind": "begin", "step": max(step, 0), "total": total})
 
     def stage(self, text: str) -> None:
         """Tell what is being done."""
@@ -81,4 +85,4 @@ class Recorder:
         if importlib.util.find_spec("plotly") is None:
             logger.warning("no report.html: it needs a package, pip install 'rl-trainer[report]'")
         else:
-            write_report(self.run)
+            write_report([self.run])

@@ -1,113 +1,189 @@
-"""`report.html`: one self-contained page about a run, drawn by plotly from the run's own files."""
+"""`report.html`: one self-contained page about a run, or about several laid over each other."""
 
 from __future__ import annotations
 
 import html
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ..config.loading import config_keys
 from ..errors import DataError
-from .tracking import read_json_lines, read_metrics
+from ..state.files import replace_text
+from .charts import figures
+from .run_files import RunFiles, open_run
 
-Line = dict[str, Any]
 SAMPLES = 12
-CHARTS = {
-    "Reward": ["critic/score/mean"],
-    "Response length (tokens)": ["response_length/mean", "response_length/max"],
-    "Entropy": ["actor/entropy"],
-    "Engine against trainer (k3 KL)": ["rollout_corr/k3_kl"],
-    "Gradient norm": ["actor/grad_norm"],
-    "Critic": ["critic/vf_loss", "critic/vf_explained_var"],
-}
-STYLE = """body{font:15px/1.5 system-ui,sans-serif;max-width:1100px;margin:2em auto;padding:0 1em;color:#222}
-table{border-collapse:collapse;width:100%}
-td,th{border-bottom:1px solid #ddd;padding:.3em .6em;text-align:left;
-vertical-align:top}pre{background:#f6f6f6;padding:1em;overflow:auto}td{white-space:pre-wrap}"""
+PAGE = Path(__file__).parent / "page"
+NOT_A_SETTING = ("trainer.default_local_dir", "trainer.experiment_name", "trainer.project_name")
 
 
-def write_report(run: Path) -> Path:
-    """Write `<run>/report.html` from `metrics.jsonl`, `config.yaml` and the kept samples.
+def write_report(folders: Sequence[Path], target: Path | None = None) -> Path:
+    """Write one page about the runs in `folders`, from what they wrote.
+
+    Args:
+        folders: of one run, or of several that are compared.
+        target: the page; None: `report.html` in the only run's folder, or `comparison.html` here.
 
     Raises:
-        DataError: the folder holds no metrics.
+        DataError: a folder holds no metrics, or the page can't be drawn.
     """
-    found: list[Line] = read_metrics(run / "metrics.jsonl")
-    lines = [{key: value for key, value in line.items() if value is not None} for line in found]
-    if not lines:
-        raise DataError(f"{run} holds no metrics.jsonl with a finished step: is it the folder of a run?")
-    config = run / "config.yaml"
-    body = [
-        f"<h1>{html.escape(run.name)}</h1>",
-        _summary(lines),
-        *_charts(lines),
-        *_samples(run / "generations"),
-        f"<h2>Configuration</h2><pre>{html.escape(config.read_text() if config.is_file() else '')}</pre>",
-    ]
-    page = (
-        f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{html.escape(run.name)}</title>'
-    )
-    page += f"<style>{STYLE}</style></head><body>{''.join(body)}</body></html>"
-    target = run / "report.html"
-    target.write_text(page, encoding="utf-8")
+    runs = [open_run(folder) for folder in folders]
+    names = [folder.resolve().name for folder in folders]
+    if len(set(names)) < len(names):
+        runs = [RunFiles(run.folder, f"{run.folder.resolve().parent.name}/{run.name}") for run in runs]
+    page = shell(content(runs), ", ".join(run.name for run in runs))
+    target = target or (runs[0].folder / "report.html" if len(runs) == 1 else Path("comparison.html"))
+    replace_text(target, page)
     return target
 
 
-def _summary(lines: Sequence[Line]) -> str:
-    keys = [key for key in lines[-1] if key.startswith("val-core/")]
-    rows = []
-    for key in keys:
-        values = [line[key] for line in lines if key in line]
-        rows.append(f"<tr><td>{html.escape(key)}</td><td>{values[0]:.3f}</td><td>{values[-1]:.3f}</td></tr>")
-    seconds = sum(line.get("timing_s/step", 0.0) for line in lines)
-    text = f"<p>{lines[-1]['step']} steps, {seconds / 60:.1f} minutes of training.</p>"
-    head = "<table><tr><th>Validation</th><th>first</th><th>last</th></tr>"
-    return text + (f"{head}{''.join(rows)}</table>" if rows else "")
+def content(runs: Sequence[RunFiles]) -> dict[str, Any]:
+    """What the page shows: `html` before and after the charts, and the `figures`."""
+    if len(runs) == 1:
+        top = f"<h1>{_text(runs[0].name)}</h1>{_headline(runs[0])}"
+    else:
+        top = "<h1>Runs compared</h1>" + "".join(
+            f"<h2>{_text(run.name)}</h2>{_headline(run)}" for run in runs
+        )
+    return {"top": top, "figures": figures(runs), "bottom": _samples(runs) + _settings(runs) + _about(runs)}
 
 
-def _charts(lines: Sequence[Line]) -> list[str]:
-    import plotly.graph_objects as go
-    from plotly.offline import get_plotlyjs
+def shell(shown: Mapping[str, Any], title: str, live: bool = False) -> str:
+    """A whole page that needs nothing else; `live` asks its server for news.
 
-    validation = sorted({key for line in lines for key in line if key.startswith("val-core/")})
-    timing = sorted({k for line in lines for k in line if k.startswith("timing_s/") and k != "timing_s/step"})
-    charts = {"Validation": validation, **CHARTS, "Seconds per step": timing}
-    parts = [f"<script>{get_plotlyjs()}</script>"]
-    for title, keys in charts.items():
-        figure = go.Figure()
-        for key in keys:
-            points = [(line["step"], line[key]) for line in lines if key in line]
-            if points:
-                steps, values = zip(*points, strict=True)
-                stack = "one" if keys is timing else None
-                figure.add_scatter(x=steps, y=values, name=key, stackgroup=stack, mode="lines+markers")
-        if figure.data:
-            figure.update_layout(
-                title=title, height=320, template="plotly_white", showlegend=len(keys) > 1, xaxis_title="step"
-            )
-            parts.append(figure.to_html(full_html=False, include_plotlyjs=False))
-    return parts
-
-
-def _samples(folder: Path) -> list[str]:
-    files = sorted(folder.glob("step_*.jsonl"), key=lambda path: int(path.stem.rpartition("_")[2]))
-    if not files:
-        return []
-    before, after = (
-        [row for row in read_json_lines(file) if row["greedy"]] for file in (files[0], files[-1])
+    Raises:
+        DataError: plotly is not installed.
+    """
+    try:
+        from plotly.offline import get_plotlyjs
+    except ImportError as error:
+        raise DataError("a report needs a package: pip install 'rl-trainer[report]'") from error
+    # In a script element a string may hold anything but the start of a tag.
+    data = json.dumps({**shown, "live": live}).replace("<", "\\u003c")
+    style, script = ((PAGE / name).read_text(encoding="utf-8") for name in ("report.css", "report.js"))
+    return (
+        '<!doctype html><html lang="en"><head><meta charset="utf-8"><link rel="icon" href="data:,">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        '<meta name="color-scheme" content="light dark">'
+        f"<title>{_text(title)}</title><style>{style}</style></head><body>"
+        '<div id="top"></div><div id="charts"></div><div id="bottom"></div>'
+        f'<script type="application/json" id="data">{data}</script>'
+        f"<script>{get_plotlyjs()}</script><script>{script}</script></body></html>"
     )
-    rows, steps = [], [file.stem.rpartition("_")[2] for file in (files[0], files[-1])]
-    stride = max(1, len(before) // SAMPLES)
-    for first, last in list(zip(before, after, strict=False))[::stride][:SAMPLES]:
-        cells = [_prompt(first["prompt"])]
-        cells += [f"{one['response']}\n[{one['score']:.2f}]" for one in (first, last)]
-        rows.append("<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in cells) + "</tr>")
-    names = f"<th>after step {steps[0]}</th><th>after step {steps[1]}</th>"
-    return [f"<h2>Samples</h2><table><tr><th>prompt</th>{names}</tr>{''.join(rows)}</table>"]
+
+
+def _headline(run: RunFiles) -> str:
+    scores = [f"{_text(key.removeprefix('val-core/'))}: {_ends(run, key)}" for key in run.keys("val-core/")]
+    steps, training = run.lines[-1]["step"], run.total("timing_s/step")
+    beside = run.total("timing_s/testing") + run.total("timing_s/save_checkpoint")
+    workers = run.config.get("trainer.n_workers_per_node", 0) + run.config.get(
+        "trainer.n_rollout_workers_per_node", 0
+    )
+    hours = (training + beside) / 3600 * workers * run.config.get("trainer.nnodes", 1)
+    facts = {
+        "validation, first → last": "<br>".join(scores) or "none",
+        "reward, first → last": _ends(run, "critic/score/mean"),
+        "steps": str(steps),
+        "training": _minutes(training),
+        "validation and saving": _minutes(beside),
+        "tokens": f"{run.total('perf/total_num_tokens'):,.0f}",
+        "cost": f"{hours:.2f} worker-hours" if workers else "unknown",
+    }
+    cards = "".join(f"<div><b>{value}</b><span>{name}</span></div>" for name, value in facts.items())
+    return f"<div class=cards>{cards}</div>"
+
+
+def _minutes(seconds: float) -> str:
+    return f"{seconds:.1f} s" if seconds < 60 else f"{seconds / 60:.1f} min"
+
+
+def _ends(run: RunFiles, key: str) -> str:
+    values = [value for _, value in run.series(key)]
+    return f"{values[0]:.3f} → {values[-1]:.3f}" if values else "none"
+
+
+def _samples(runs: Sequence[RunFiles]) -> str:
+    parts = []
+    for run in runs:
+        columns = run.samples
+        if not columns:
+            continue
+        names = "".join(f"<th>after step {step}</th>" for step, _ in columns)
+        rows = [list(answers) for answers in zip(*(rows for _, rows in columns), strict=False)]
+        rows = rows[:SAMPLES]
+        body = "".join(
+            f"<tr><td>{_prompt(row[0]['prompt'])}</td>{''.join(map(_answer, row))}</tr>" for row in rows
+        )
+        of = f" of {_text(run.name)}" if len(runs) > 1 else ""
+        table = f"<div class=wide><table><tr><th>prompt</th>{names}</tr>{body}</table></div>"
+        parts.append(f"<h2>Samples{of}</h2>{table}")
+    return "".join(parts)
+
+
+def _answer(row: Mapping[str, Any]) -> str:
+    marks = f"<span class=score>{row['score']:.2f}</span>" if row.get("score") is not None else ""
+    marks += "<span class=cut>cut off</span>" if row.get("cut_off") else ""
+    return f"<td>{marks}{_text(row['response'])}{_tokens(row.get('tokens', []))}</td>"
+
+
+def _tokens(tokens: Sequence[tuple[str, float, bool]]) -> str:
+    """Each token with its log-prob on demand; those that were not trained on are struck out."""
+    if not tokens:
+        return ""
+    spans = "".join(
+        f'<i class="{"" if trained else "masked"}" title="{log_prob:.3f}" style="--p:{-log_prob:.2f}">'
+        f"{_text(piece)}</i>"
+        for piece, log_prob, trained in tokens
+    )
+    return f"<details><summary>tokens and log-probs</summary><div class=tokens>{spans}</div></details>"
+
+
+def _settings(runs: Sequence[RunFiles]) -> str:
+    """What differs between the runs; of one run, what differs from the defaults; and all of it on demand."""
+    defaults = {path: key.default for path, key in config_keys().items()}
+    known = list(dict.fromkeys(key for run in runs for key in run.config))
+    if not known:
+        return ""
+    if len(runs) > 1:
+        heads, title = [run.name for run in runs], "Settings that differ"
+        rows = {key: [run.config.get(key, "-") for run in runs] for key in known if key not in NOT_A_SETTING}
+        rows = {key: values for key, values in rows.items() if any(one != values[0] for one in values)}
+    else:
+        heads, title = ["this run", "default"], "Settings, where they are not the defaults"
+        both = {key: [runs[0].config[key], defaults.get(key, "-")] for key in known}
+        rows = {key: values for key, values in both.items() if values[0] != values[1]}
+    table = _table(["key", *heads], rows)
+    whole = "".join(f"{_text(key)}: {_text(runs[0].config[key])}\n" for key in runs[0].config)
+    all_of_it = f"<details><summary>the whole configuration</summary><pre>{whole}</pre></details>"
+    return f"<h2>{title}</h2>{table}{all_of_it if len(runs) == 1 else ''}"
+
+
+def _about(runs: Sequence[RunFiles]) -> str:
+    known = list(dict.fromkeys(key for run in runs for key in run.about))
+    if not known:
+        return ""
+    table = _table(
+        [""] + [run.name for run in runs], {k: [run.about.get(k, "-") for run in runs] for k in known}
+    )
+    return f"<h2>Machine, versions, data</h2>{table}"
+
+
+def _table(heads: Sequence[str], rows: Mapping[str, Sequence[object]]) -> str:
+    """A table with a key and its values in each row."""
+    head = "".join(f"<th>{_text(name)}</th>" for name in heads)
+    cells = {key: "".join(f"<td>{_text(value)}</td>" for value in values) for key, values in rows.items()}
+    body = "".join(f"<tr><td>{_text(key)}</td>{values}</tr>" for key, values in cells.items())
+    return f"<div class=wide><table class=keys><tr>{head}</tr>{body}</table></div>"
 
 
 def _prompt(prompt: object) -> str:
     """Chat messages as text, anything else as it is."""
     if isinstance(prompt, list):
-        return "\n".join(f"{message['role']}: {message['content']}" for message in prompt)
-    return str(prompt)
+        return _text("\n".join(f"{one.get('role')}: {one.get('content')}" for one in prompt))
+    return _text(prompt)
+
+
+def _text(value: object) -> str:
+    return html.escape(str(value))

@@ -134,7 +134,10 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
 
 
 def read_json_lines(path: Path) -> list[dict[str, Any]]:
-    """Objects of a file that may not exist; a line that is torn or damaged is left out, and told of."""
+    """Objects of a file that may not exist; a line that is torn or damaged is left out, and told of.
+
+    A line ends at a newline alone: text in it may hold U+0085 or U+2028, at which `str.splitlines` cuts.
+    """
     found, damaged = [], 0
     for text in path.read_bytes().split(b"\n")[:-1] if path.is_file() else []:
         try:

@@ -194,7 +194,7 @@ def read_description(file: Path) -> dict[str, Any]:
     fields = {"format": int, "global_step": int, "schedule_step": int, "optimizer": bool}
     for name, kind in fields.items():
         value = described.get(name) if isinstance(described, dict) else None
-        if type(value) is not kind or (kind is int and value < 0):
+        if type(value) is not kind or (kind is int and value < 0):  # type: ignore[operator]
             raise CheckpointError(f"{file}: {name} is {value!r}, expected {kind.__name__}: it is damaged")
     if described["format"] not in (_FORMAT, _WITHOUT_MANIFEST):
         raise CheckpointError(f"{file} has format {described['format']}, this version reads {_FORMAT}")
