@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import math
 import multiprocessing
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
@@ -74,10 +73,8 @@ class RewardResult:
         rows = batch.non_tensor_batch["extras"]
         names = dict.fromkeys(name for row in rows for name in row)
         extras = {name: np.array([row.get(name, math.nan) for row in rows]) for name in names}
-        failures: Counter[str] = Counter()
-        for part in batch.meta_info["metrics"]:
-            failures.update(part)
-        return cls(cast(TensorDict, batch.batch)["scores"], extras, dict(failures))
+        failures = {kind: sum(counts) for kind, counts in batch.meta_info["metrics"].items()}
+        return cls(cast(TensorDict, batch.batch)["scores"], extras, failures)
 
 
 class NoRule:
