@@ -160,7 +160,7 @@ def test_futures_pass_from_call_to_call(group: Any) -> None:
     second = group.tag_later(both.rename("y", "x2").select(["x", "x2"], [], []), "z")
     result = second.union(both).get()
     assert result.batch["z"].tolist() == [1, 2, 3, 4, 5] == result.batch["y"].tolist()
-    assert sum(m["rows"] for m in first.meta_info["metrics"]) == 5
+    assert sum(first.meta_info["metrics"]["rows"]) == 5
     assert column(group.identity(both.slice(1, 4))) == [1, 2, 3]
     both.reorder([4, 3, 2, 1, 0])
     assert column(group.identity(both)) == [4, 3, 2, 1, 0]

@@ -14,7 +14,7 @@ def test_a_chain_of_calls_moves_rows_between_workers_only(pair: RayWorkerGroup) 
     batch: DataProtoFuture = pair.grow_later(DataProto.from_dict({"seed": torch.arange(5)}), WIDTH)
     for number in range(3):
         batch = pair.tag_later(batch, "y").union(batch).select(["y"]).rename("y", "x")
-        assert len(batch) == 5 and batch.meta_info["metrics"] == [{"rows": 3}, {"rows": 2}], number
+        assert len(batch) == 5 and batch.meta_info["metrics"] == {"rows": [3, 2]}, number
     counts = pair.count(batch)
     driver = transfer_count() - before
     assert [count["rows"] for count in counts] == [3, 2]

@@ -48,7 +48,7 @@ def test_results_of_calls_become_lists_and_other_keys_survive() -> None:
     meta = DataProto.concat([left, right]).meta_info
     assert meta == {
         "timing": [73.94637, 73.94638],
-        "metrics": [{"loss": 1.0}, {"loss": 2.0}],
+        "metrics": {"loss": [1.0, 2.0]},
         "a": 1,
         "b": 2,
     }
@@ -59,7 +59,7 @@ def test_merging_results_is_associative() -> None:
     flat = DataProto.concat(parts)
     nested = DataProto.concat([DataProto.concat(parts[:3]), DataProto.concat(parts[3:])])
     assert flat.meta_info == nested.meta_info
-    assert len(flat.meta_info["metrics"]) == 4
+    assert flat.meta_info["metrics"] == {"loss": [0.0, 1.0, 2.0, 3.0]}
 
 
 def test_unequal_meta_names_key_and_both_values() -> None:

@@ -54,9 +54,8 @@ def test_engine_and_trainer_agree_before_and_after_a_step(group: Any) -> None:
         difference = (found - batch.batch["rollout_log_probs"])[mask].abs().max()
         assert difference < 1e-4
         metrics = group.update_actor(batch).meta_info["metrics"]
-        first = metrics[0] if isinstance(metrics, list) else metrics
-        assert first["rollout_corr/k3_kl"] < 1e-6
-        assert first["actor/grad_norm"] > 0
+        assert np.max(metrics["rollout_corr/k3_kl"]) < 1e-6
+        assert np.min(metrics["actor/grad_norm"]) > 0
         changed = group.compute_log_prob(batch).batch["old_log_probs"]
         assert (changed - found)[mask].abs().max() > 1e-3
         reference = group.compute_ref_log_prob(batch).batch["ref_log_prob"]
@@ -68,5 +67,4 @@ def test_a_rank_without_rows_takes_part(group: Any) -> None:
     batch = with_advantages(group.generate_sequences(make_prompts(1)))
     assert group.compute_log_prob(batch).batch["old_log_probs"].shape == (1, 7)
     metrics = group.update_actor(batch).meta_info["metrics"]
-    for found in metrics if isinstance(metrics, list) else [metrics]:
-        assert np.isfinite(found["actor/pg_loss"])
+    assert np.isfinite(metrics["actor/pg_loss"]).all()

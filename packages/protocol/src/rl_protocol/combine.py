@@ -16,7 +16,7 @@ def _describe(column: Any) -> str:
     return f"{getattr(column, 'dtype', type(column).__name__)} {tuple(getattr(column, 'shape', ()))}"
 
 
-def _union_columns(kind: str, left: Mapping[str, Any], right: Mapping[str, Any]) -> dict[str, Any]:
+def union_columns(kind: str, left: Mapping[str, Any], right: Mapping[str, Any]) -> dict[str, Any]:
     """The columns of both sides; one that both hold must be equal by value."""
     for name, column in right.items():
         if name in left and not values_equal(left[name], column):
@@ -41,8 +41,8 @@ def union(left: Contents, right: Contents) -> Contents:
     """The columns of both, for the same rows; what both hold must be equal by value."""
     if left.has_columns and right.has_columns and left.rows != right.rows:
         raise ShapeError(f"cannot unite batches of {left.rows} and {right.rows} rows.")
-    tensors = _union_columns("tensor", left.tensors, right.tensors)
-    objects = _union_columns("object", left.objects, right.objects)
+    tensors = union_columns("tensor", left.tensors, right.tensors)
+    objects = union_columns("object", left.objects, right.objects)
     clash = sorted(set(tensors) & set(objects))
     if clash:
         raise ColumnConflictError(f"columns {clash} are tensors in one batch and objects in the other.")

@@ -13,14 +13,15 @@ from tensordict import TensorDict, TensorDictBase
 from rl_protocol import choosing, combine, cutting, folding, storage, tensordicts
 from rl_protocol.columns import as_column, check_tensor, rename_map
 from rl_protocol.contents import Contents
-from rl_protocol.errors import FormatError, RowIndexError, ShapeError
+from rl_protocol.errors import ColumnConflictError, RowIndexError, ShapeError
+from rl_protocol.habits import VerlHabits, shuffle_of
 from rl_protocol.item import DataProtoItem
 from rl_protocol.rows import ObjectArray, RowIndex, balanced_sizes, own, row_index
 from rl_protocol.transfer import count_received, count_sent
 from rl_protocol.wire import Encoder, decode, encode
 
 
-class DataProto:
+class DataProto(VerlHabits):
     """Rows with tensor columns (`batch`), object columns (`non_tensor_batch`) and `meta_info`.
 
     `pop` and `reorder` change `self`; every other method returns a new object that shares storage. No method
@@ -61,8 +62,15 @@ class DataProto:
         tensors: Mapping[str, Any] | None = None,
         non_tensors: Mapping[str, Any] | None = None,
         meta_info: Mapping[str, Any] | None = None,
+        num_batch_dims: int = 1,
+        auto_padding: bool = False,
     ) -> DataProto:
-        """A batch from dicts of tensors `[B, ...]` and of object columns of length B."""
+        """A batch from dicts of tensors `[B, ...]` and of object columns of length B.
+
+        Two habits of verl: `num_batch_dims` can only be 1, and no call needs the rows of `auto_padding`.
+        """
+        if num_batch_dims != 1:
+            raise ShapeError(f"num_batch_dims must be 1, got {num_batch_dims}: fold_batch_dim groups rows.")
         if not tensors:
             return cls(None, non_tensors, meta_info)
         for name, tensor in tensors.items():
@@ -74,9 +82,9 @@ class DataProto:
 
     @classmethod
     def from_single_dict(
-        cls, data: Mapping[str, Any], meta_info: Mapping[str, Any] | None = None
+        cls, data: Mapping[str, Any], meta_info: Mapping[str, Any] | None = None, auto_padding: bool = False
     ) -> DataProto:
-        """A batch from one dict that mixes tensors with arrays and lists."""
+        """A batch from one dict that mixes tensors with arrays and lists. See `from_dict`."""
         tensors = {k: v for k, v in data.items() if isinstance(v, torch.Tensor | TensorDictBase)}
         others = {k: v for k, v in data.items() if k not in tensors}
         return cls.from_dict(tensors, others, meta_info)
@@ -125,11 +133,14 @@ class DataProto:
         return encoder.nbytes
 
     def check_consistency(self) -> None:
-        """Raise `ShapeError` unless every column has as many rows as the batch."""
+        """Raise `ShapeError` or `ColumnConflictError` unless every column has its name and B rows."""
         if self.batch is not None and len(self.batch.batch_size) < 1:
             raise ShapeError(f"batch_size must be [rows, ...], got {tuple(self.batch.batch_size)}.")
         rows = len(self)
+        tensors = () if self.batch is None else self.batch.keys()
         for name, column in self.non_tensor_batch.items():
+            if name in tensors:
+                raise ColumnConflictError(f"column {name!r} is a tensor and an object column; rename one.")
             if len(column) != rows:
                 raise ShapeError(f"column {name!r} has {len(column)} rows, the batch has {rows}.")
 
@@ -280,12 +291,19 @@ class DataProto:
         return self._of(contents.with_columns(contents.tensors, objects, len(self)))
 
     def make_iterator(
-        self, mini_batch_size: int, epochs: int = 1, seed: int | None = None, shuffle: bool = True
+        self,
+        mini_batch_size: int,
+        epochs: int = 1,
+        seed: int | None = None,
+        shuffle: bool = True,
+        dataloader_kwargs: Mapping[str, Any] | None = None,
     ) -> Iterator[DataProto]:
         """Mini-batches over `epochs` passes; each pass is a new permutation drawn from `seed`.
 
+        `dataloader_kwargs` is verl's habit; it may hold `shuffle`, and nothing else.
         With `shuffle=False` the order is kept. The last mini-batch of a pass may be smaller: no row is lost.
         """
+        shuffle = shuffle_of(dataloader_kwargs, shuffle)
         if mini_batch_size < 1 or epochs < 0:
             raise ShapeError(
                 f"mini_batch_size must be >= 1 and epochs >= 0, got {mini_batch_size} and {epochs}."
@@ -312,11 +330,7 @@ class DataProto:
         Raises:
             FormatError: the folder is not a saved batch, is damaged, or is of another major version.
         """
-        contents = storage.load(path)
-        try:
-            return cls(*contents)
-        except Exception as error:  # columns that do not fit together; a damaged file holds anything
-            raise FormatError(f"{path} is damaged: {error}") from error
+        return storage.load(path, lambda contents: cls(*contents))
 
     def __reduce__(self) -> Any:
         encoder = Encoder()

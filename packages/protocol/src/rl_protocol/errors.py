@@ -1,4 +1,7 @@
-"""Errors of rl-protocol: one root, each subclass also the standard type it refines."""
+"""Errors of rl-protocol: one root, each subclass also the standard type it refines.
+
+What code written for verl catches as an `AssertionError` is one here too.
+"""
 
 from __future__ import annotations
 
@@ -14,15 +17,15 @@ class MissingColumnError(RLProtocolError, KeyError):
         return str(self.args[0]) if self.args else ""
 
 
-class ColumnConflictError(RLProtocolError, ValueError):
+class ColumnConflictError(RLProtocolError, ValueError, AssertionError):
     """Two batches hold different values under one column name."""
 
 
-class MetaConflictError(RLProtocolError, ValueError):
+class MetaConflictError(RLProtocolError, ValueError, AssertionError):
     """Two batches hold different values under one `meta_info` key."""
 
 
-class ShapeError(RLProtocolError, ValueError):
+class ShapeError(RLProtocolError, ValueError, AssertionError):
     """Row counts, shapes or dtypes do not fit together."""
 
 

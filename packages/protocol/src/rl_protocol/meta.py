@@ -1,7 +1,8 @@
 """How `meta_info` merges: the rules are declared here and nowhere else.
 
-* `metrics` and `timing` are results of a call. They become lists with one entry per part; an entry that
-  is already a list is joined, so that merging is associative.
+* `metrics` and `timing` are results of a call. `timing` becomes a list with one entry per part; `metrics`
+  become one dict of lists, by name: `{"loss": [0.5, 0.6]}`, as verl's users expect. Metrics that are no dicts
+  are listed like timings. What is a list already is joined, so that merging is associative.
 * Any other key must have equal values (by value, NaN equals NaN) wherever it appears. Keys that only
   some parts hold survive.
 """
@@ -21,9 +22,21 @@ def _entries(value: Any) -> list[Any]:
     return list(value) if isinstance(value, list) else [value]
 
 
+def _merged(key: str, values: Sequence[Any]) -> Any:
+    """The values that parts hold under a listed key, as one."""
+    entries = [entry for value in values for entry in _entries(value)]
+    if key != "metrics" or not all(isinstance(entry, Mapping) for entry in entries):
+        return entries
+    merged: dict[str, list[Any]] = {}
+    for entry in entries:
+        for name, value in entry.items():
+            merged.setdefault(name, []).extend(_entries(value))
+    return merged
+
+
 def _conflict(key: str, left: Any, right: Any) -> MetaConflictError:
     return MetaConflictError(
-        f"meta_info[{key!r}] differs between parts: {left!r} and {right!r}. Only "
+        f"Conflicting values for meta_info key {key!r}: {left!r} in one part and {right!r} in another. Only "
         f"{sorted(LISTED_META_KEYS)} may differ; drop the key or make the values equal before merging."
     )
 
@@ -31,15 +44,16 @@ def _conflict(key: str, left: Any, right: Any) -> MetaConflictError:
 def concat_meta(parts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Merge the `meta_info` of parts that are stacked row on row."""
     merged: dict[str, Any] = {}
+    listed: dict[str, list[Any]] = {}
     for part in parts:
         for key, value in part.items():
             if key in LISTED_META_KEYS:
-                merged.setdefault(key, []).extend(_entries(value))
+                listed.setdefault(key, []).append(value)
             elif key not in merged:
                 merged[key] = value
             elif not values_equal(merged[key], value):
                 raise _conflict(key, merged[key], value)
-    return merged
+    return merged | {key: _merged(key, values) for key, values in listed.items()}
 
 
 def union_meta(left: Mapping[str, Any], right: Mapping[str, Any]) -> dict[str, Any]:
@@ -49,7 +63,7 @@ def union_meta(left: Mapping[str, Any], right: Mapping[str, Any]) -> dict[str, A
         if key not in merged or values_equal(merged[key], value):
             merged.setdefault(key, value)
         elif key in LISTED_META_KEYS:
-            merged[key] = _entries(merged[key]) + _entries(value)
+            merged[key] = _merged(key, [merged[key], value])
         else:
             raise _conflict(key, merged[key], value)
     return merged

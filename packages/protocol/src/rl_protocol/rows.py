@@ -3,6 +3,7 @@ TensorDict, or a numpy array; the first axis is the row."""
 
 from __future__ import annotations
 
+from collections import OrderedDict, defaultdict, deque
 from collections.abc import Sequence
 from itertools import accumulate
 from typing import Any, TypeAlias, cast
@@ -182,4 +183,12 @@ def own(value: Any) -> Any:
         return {key: own(item) for key, item in value.items()}
     if type(value) in (list, tuple):
         return cast(Any, type(value))(own(item) for item in value)
-    return value
+    if type(value) in (OrderedDict, defaultdict):
+        copied_dict = value.copy()
+        copied_dict.update((key, own(item)) for key, item in value.items())
+        return copied_dict
+    if type(value) is deque:
+        return deque(map(own, value), value.maxlen)
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return cast(Any, type(value))(*map(own, value))
+    return value.copy() if type(value) is set else value

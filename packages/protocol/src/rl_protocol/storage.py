@@ -11,9 +11,9 @@ import glob
 import json
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -22,10 +22,11 @@ from safetensors.torch import save_file
 from tensordict import TensorDict, TensorDictBase
 
 from rl_protocol.contents import Contents
-from rl_protocol.errors import FormatError, RLProtocolError
+from rl_protocol.errors import FormatError
 from rl_protocol.rows import jagged_from_parts, jagged_parts
 from rl_protocol.wire import object_array
 
+T = TypeVar("T")
 FORMAT_VERSION = "1.0"
 _TAG = "$rl"
 _MOST_ROWS = 1 << 31  # of a batch whose file holds no column that could prove them
@@ -244,8 +245,8 @@ def _document(folder: Path) -> dict[str, Any]:
     return document
 
 
-def load(path: str | os.PathLike[str]) -> Contents:
-    """Read a batch from the folder `path`; whether its columns agree is for the caller to check.
+def load(path: str | os.PathLike[str], make: Callable[[Contents], T]) -> T:
+    """Read a batch from the folder `path`; `make` raises where its columns don't agree.
 
     Raises:
         FormatError: the folder is not a saved batch, is damaged, or is of another major version.
@@ -254,8 +255,8 @@ def load(path: str | os.PathLike[str]) -> Contents:
     if not folder.exists() and _set_aside(folder):
         folder = _set_aside(folder)[-1]
     try:
-        return _read(folder)
-    except (RLProtocolError, PermissionError):
+        return make(_read(folder))
+    except (FormatError, PermissionError):
         raise
     except Exception as error:  # what damaged bytes raise is anything
         kind = type(error).__name__

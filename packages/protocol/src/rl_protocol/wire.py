@@ -7,7 +7,6 @@ lets you write: call `DataProto.clone()` before in-place work.
 
 from __future__ import annotations
 
-import warnings
 from typing import Any
 
 import numpy as np
@@ -129,17 +128,24 @@ def object_array(items: list[Any], shape: tuple[int, ...] | None = None) -> np.n
     return array if shape is None else array.reshape(shape)
 
 
+class _Writable:
+    """Read-only memory that numpy takes for writable: the reader promised not to write, or clones.
+
+    torch warns of such memory, and silencing a warning (a state of the whole process) is not thread-safe.
+    """
+
+    def __init__(self, array: np.ndarray[Any, Any]) -> None:
+        self._array = array  # keeps the memory
+        described = array.__array_interface__
+        self.__array_interface__ = {**described, "data": (described["data"][0], False)}
+
+
 def decode_tensor(data: Any, second: Any, lengths: Any = None) -> torch.Tensor:
     """The inverse of `Encoder.tensor`: of `(array, dtype name or None)`, or of `("jagged", values, lengths)`
     where both are such a pair again."""
     if lengths is not None:
         return jagged_from_parts(decode_tensor(*second), decode_tensor(*lengths))
-    if data.flags.writeable:
-        tensor = torch.from_numpy(data)
-    else:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # read-only memory: the reader promised not to write, or clones
-            tensor = torch.from_numpy(data)
+    tensor = torch.from_numpy(data if data.flags.writeable else np.asarray(_Writable(data)))
     return tensor if second is None else tensor.view(getattr(torch, second))
 
 

@@ -91,17 +91,13 @@ class Rollouts:
     def read(self, generation: Generation) -> tuple[StepBatch, Metrics]:
         """Wait for a batch, whose rows stay where they are; with what the engines measured."""
         remote, prompts = generation.remote, generation.prompts
-        of_ranks: dict[str, list[float]] = {}
-        for part in remote.meta_info.get("metrics", []):
-            for key, value in part.items():
-                of_ranks.setdefault(key, []).append(value)
         n = len(remote) // len(prompts)
         objects = prompts.select([], None, [])
         with_objects = remote.union(DataProtoFuture.from_data(objects, self.store).repeat(n))
         lengths = tensors_of(prompts)["attention_mask"].sum(1).repeat_interleave(n)
         batch = StepBatch(with_objects, objects.repeat(n), prompts, {"prompt_lengths": lengths})
         batch.fetch("response_lengths", "num_actions")
-        return batch, reduce_metrics(of_ranks)
+        return batch, reduce_metrics(remote.meta_info.get("metrics", {}))
 
     @property
     def has_own_processes(self) -> bool:

@@ -111,8 +111,8 @@ def update_in_mini_batches(
         part.put(row_weights=weights)
         data = part.to_workers(["response_mask", "row_weights", *plan.columns], plan.meta_info)
         # One entry per rank, all equal: workers reduce over ranks themselves.
-        for key, value in method(data).meta_info["metrics"][0].items():
-            collected.setdefault(key, []).append(value)
+        for key, values in method(data).meta_info["metrics"].items():
+            collected.setdefault(key, []).append(values[0])
     return reduce_metrics(collected)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import math
 import multiprocessing
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
@@ -78,12 +77,10 @@ class RewardResult:
         rows = batch.non_tensor_batch["extras"]
         names = dict.fromkeys(name for row in rows for name in row)
         extras = {name: np.array([row.get(name, math.nan) for row in rows]) for name in names}
-        failures: Counter[str] = Counter()
-        first = ""
-        for part in batch.meta_info["metrics"]:
-            first = first or part["first_failure"]
-            failures.update({kind: count for kind, count in part.items() if kind != "first_failure"})
-        return cls(cast(TensorDict, batch.batch)["scores"], extras, dict(failures), first)
+        counts = dict(batch.meta_info["metrics"])
+        first = next(filter(None, counts.pop("first_failure")), "")
+        failures = {kind: sum(of_ranks) for kind, of_ranks in counts.items()}
+        return cls(cast(TensorDict, batch.batch)["scores"], extras, failures, first)
 
 
 class NoRule:
