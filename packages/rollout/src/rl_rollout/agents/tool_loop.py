@@ -30,7 +30,8 @@ class ToolLoop(AgentLoop):
         self._tokenizer = tokenizer
         self._tools = {tool.name: tool for tool in tools}
         self._max_turns = max_turns
-        self._notation = notation_of(tokenizer.chat_template) if notation == "auto" else notation
+        taught = getattr(tokenizer, "chat_template", None)
+        self._notation = notation_of(taught) if notation == "auto" else notation
         if self._notation not in NOTATIONS:
             raise RolloutConfigError(f"notation={notation!r}: choose auto, {', '.join(NOTATIONS)}")
 

@@ -24,7 +24,9 @@ def chat_template(config: PPOConfig) -> str:
         ConfigError: there is no template, it does not read an argument, or it can't be rendered.
     """
     data, policy = config.data, config.actor_rollout_ref
-    if not (data.chat_template or data.chat_template_kwargs or data.system_prompt or data.response_prefill):
+    keys = ("chat_template", "chat_template_kwargs", "system_prompt", "response_prefill")
+    asked = [f"data.{key}" for key in keys if getattr(data, key)]
+    if not asked:
         return ""
     rule = "the tool loop renders whole answers, which would lack it: leave it empty"
     looped = bool(data.response_prefill) and policy.rollout.agent_loop == "tool"
@@ -36,7 +38,8 @@ def chat_template(config: PPOConfig) -> str:
         tokenizer.chat_template = Path(data.chat_template).read_text(encoding="utf-8")
     if not tokenizer.chat_template:
         raise ConfigError(
-            f"the tokenizer of {policy.model.path} has no chat template: name a file in data.chat_template"
+            f"{', '.join(asked)}: the tokenizer of {policy.model.path} has no chat template: "
+            "name a file in data.chat_template"
         )
     own = str(tokenizer.get_chat_template())
     for name in data.chat_template_kwargs:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 from omegaconf import OmegaConf
 
@@ -72,8 +71,6 @@ def _of_parts(config: PPOConfig) -> Iterator[tuple[str, str]]:
         yield "reward.overlong_penalty_factor", "reward.overlong_buffer_len=0"
     if not uses_reference(config):
         yield "actor_rollout_ref.ref", "no KL to a reference is used (use_kl_in_reward, use_kl_loss)"
-    if Path(policy.model.path).is_dir():
-        yield "actor_rollout_ref.model.revision", "model.path is a folder"
     if not policy.model.lora_rank:
         keys = ("lora_alpha", "target_modules")
         yield from ((f"actor_rollout_ref.model.{key}", "model.lora_rank=0") for key in keys)

@@ -11,6 +11,7 @@ from rl_workers.errors import RLWorkersError
 from rl_workers.model.hub import local_folder
 
 from ..config.inputs import needs
+from ..config.rules import check
 from ..config.tree import PPOConfig
 from ..errors import ConfigError
 
@@ -34,6 +35,9 @@ def pin_models(config: PPOConfig) -> None:
         folder = description(model, key)
         if folder != Path(model.path):
             model.revision = folder.name
+        else:
+            rule = f"{key}.path={model.path} is a folder, which has no revisions: leave it empty"
+            check(not model.revision, f"{key}.revision", model.revision, rule)
     tokenizer = config.reward.model.input_tokenizer
     if config.reward.model_enable and tokenizer and not Path(tokenizer).is_dir():
         description(ModelConfig(path=tokenizer), "reward.model.input_tokenizer")
