@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -19,7 +20,9 @@ from rl_protocol import DataProto
 from rl_trainer.config.loading import load_config
 from rl_trainer.config.tree import RewardConfig
 from rl_trainer.errors import RLTrainerError
+from rl_trainer.loop.scoring import Scoring
 from rl_trainer.plan.resolve import resolve
+from rl_trainer.reward.manager import RewardResult
 from rl_trainer.reward.process import call_reward, waits
 from rl_trainer.reward.returned import as_result
 from rl_trainer.run.task_runner import build_reward
@@ -159,3 +162,28 @@ def test_a_function_of_batches_may_return_a_tensor_or_a_dict(value: Any) -> None
 def test_what_is_no_reward_of_a_batch_is_refused(value: Any, message: str) -> None:
     with pytest.raises(RLTrainerError, match=message):
         as_result(value, batch(["a", "b"]))
+
+
+def test_numbers_that_float32_cannot_hold_are_no_reward() -> None:
+    result = as_result(torch.tensor([1.0, math.inf, -1e308], dtype=torch.float64), batch(["a", "b", "c"]))
+    torch.testing.assert_close(result.scores, torch.tensor([1.0, math.nan, math.nan]), equal_nan=True)
+    assert result.failures == {"no_value": 2}
+
+
+def test_rule_and_model_together_give_a_finite_score_or_none() -> None:
+    rule = RewardResult(torch.tensor([1.0, 3e38, 1.0, math.nan]), {}, {})
+    scoring = Scoring(cast(Any, SimpleNamespace()), None)
+    with mock.patch.multiple(
+        scoring,
+        by_rule=lambda rows, validation: rule,
+        by_model=lambda rows: torch.tensor([1.0, 3e38, math.nan, 1.0]),
+        create=False,
+    ):
+        scores, said = scoring.of(cast(Any, None))
+    torch.testing.assert_close(scores, torch.tensor([2.0, *[math.nan] * 3]), equal_nan=True)
+    assert said is rule
+
+
+def test_components_that_are_not_finite_count_nothing() -> None:
+    result = RewardResult(torch.ones(4), {"length": np.array([2.0, math.inf, 1e308, math.nan])}, {})
+    assert result.components(["score", "length"]).tolist() == [[1, 2], [1, 0], [1, 0], [1, 0]]

@@ -30,6 +30,7 @@ async def compute_score(data_source, solution_str, ground_truth, extra_info):
         import os; os._exit(1)
     if ground_truth == "none": return None
     if ground_truth == "nan": return float("nan")
+    if ground_truth == "large": return 1e308 if extra_info["n"] else 0
     if ground_truth == "dict": return {"score": 2, "format": 1.0, "note": "text"}
     if ground_truth == "other": return {"score": 3, "length": extra_info["n"]}
     await asyncio.sleep(0)
@@ -119,12 +120,12 @@ def managed(function: str, processes: int = 1) -> Iterator[RewardManager]:
 
 def test_rows_without_a_value_are_marked_and_counted(manager: RewardManager) -> None:
     start = time.monotonic()
-    truths = ["yes", "no", "raise", "none", "hang", "dict", "other", "nan", "exit", "yes"]
+    truths = ["yes", "no", "raise", "none", "hang", "dict", "other", "nan", "large", "exit", "yes"]
     result = manager(batch(truths))
     nan = float("nan")
-    expected = torch.tensor([1, 0, nan, nan, nan, 2, 3, nan, nan, 1])
+    expected = torch.tensor([1, 0, nan, nan, nan, 2, 3, nan, nan, nan, 1])
     torch.testing.assert_close(result.scores, expected, equal_nan=True)
-    assert result.failures == {"raised": 2, "timed_out": 1, "no_value": 2}
+    assert result.failures == {"raised": 2, "timed_out": 1, "no_value": 3}
     assert "raised" in result.first_failure or "took over" in result.first_failure
     assert time.monotonic() - start < 60
 

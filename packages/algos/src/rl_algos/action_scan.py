@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from rl_algos.masking import as_number, select
+from rl_algos.validation import check_finite_rows
 
 _BLOCK = 64
 # A product costs 2 flops per element and column of the span, the scan over spans goes with its inverse: 32.
@@ -86,13 +87,13 @@ class Scan:
         ones = torch.ones(_SPAN, _SPAN, dtype=dtype)
         return cls(decay, ones.triu() * math.log(decay), ones.tril(-1))
 
-    def add_next(self, x: Tensor, u: Tensor, keep: Tensor, factor: float, out: Tensor, steps: bool) -> Tensor:
+    def add_next(self, x: Tensor, u: Tensor, keep: Tensor, factor: float, out: Tensor) -> Tensor:
         """Write `x_k + factor X_{k+1}` to `out` and return it; all `[b, T]`.
 
-        `keep` is the mask as 0 and 1. `out` is 0 outside of it, and NaN where `x` or `u` is not finite there.
-        With `steps` a value that is not finite inside the mask reaches no later action.
+        `keep` is the mask as 0 and 1. `out` is 0 outside of it; a row of `x` or `u` that is not finite makes
+        the row of `out` not finite.
         """
-        if steps or self.count is None or self.behind is None:
+        if self.count is None or self.behind is None:
             c = torch.add(torch.ones((), dtype=keep.dtype, device=keep.device), keep, alpha=self.decay - 1.0)
             following = torch.nn.functional.pad(reverse_scan(u * keep, c)[:, 1:], (0, 1))
             return torch.add(x, following, alpha=factor, out=out).mul_(keep)
@@ -152,15 +153,13 @@ def _carried(totals: Tensor, exponents: Tensor, steepest: float) -> Tensor:
 class Block:
     """A block of rows: bool `mask` and the same as 0 and 1, `keep`, `[b, T]`.
 
-    `careful`: values that are not finite were met, so that inputs have to be selected before they count;
-    `steps`: selected ones are among them, so that the scan has to go by steps.
+    `careful`: values that are not finite were met, so that inputs have to be selected before they count.
     """
 
     part: slice
     mask: Tensor
     keep: Tensor
     careful: bool
-    steps: bool
 
     def take(self, x: Tensor) -> Tensor:
         """The block of `x` `[B, T]` in the dtype of the result; 0 outside the mask if `careful`."""
@@ -171,7 +170,7 @@ class Block:
 def discounted_returns(scan: Scan, rewards: Tensor, block: Block, out: Tensor) -> Tensor:
     """Write the discounted sums of the rewards over a block's actions to `out` `[b, T]` and return it."""
     reward = block.take(rewards)
-    return scan.add_next(reward, reward, block.keep, scan.decay, out, block.steps)
+    return scan.add_next(reward, reward, block.keep, scan.decay, out)
 
 
 def by_blocks(
@@ -180,21 +179,23 @@ def by_blocks(
     """Run `compute` on blocks of rows; return advantages and returns `[B, T]`.
 
     `compute(block, advantages, returns)` writes the block's returns to `returns` `[b, T]` and returns its
-    advantages, which it may write to `advantages`; what is not finite under the mask must show there as NaN.
+    advantages, which it may write to `advantages`; what is not finite under the mask must show there.
     Advantages are whitened over all selected tokens, or left as they are. Equal ones whiten to exactly 0:
     what is kept until the statistics are known is the difference from one of them.
+
+    Raises:
+        NonFiniteError: a row's value inside the mask is not finite, or a sum of them too large for its dtype.
     """
     advantages, returns = (torch.empty(mask.shape, dtype=dtype, device=mask.device) for _ in range(2))
     moments = _Moments(mask)
     for part in row_blocks(mask):
         chosen, ours = mask[part], advantages[part]
         keep = as_number(chosen, dtype)
-        # Products select as long as everything is finite, and cost half of what a selection does; the scan
-        # by products needs finite values inside the mask too.
-        for careful, steps in ((False, False), (True, False), (True, True)):
-            found = compute(Block(part, chosen, keep, careful, steps), ours, returns[part])
-            if math.isfinite(found.sum()):
-                break
+        # Products select as long as everything is finite, and cost half of what a selection does.
+        found = compute(Block(part, chosen, keep, careful=False), ours, returns[part])
+        if not math.isfinite(found.sum()):
+            found = compute(Block(part, chosen, keep, careful=True), ours, returns[part])
+            check_finite_rows("an advantage", found, chosen.any(dim=1), part.start)
         if whiten:
             moments.add(found, keep, ours)
         elif found is not ours:
@@ -205,7 +206,7 @@ def by_blocks(
 
 
 class _Moments:
-    """Count, sum and sum of squares, in double precision, of the differences from the first advantage."""
+    """Count, sum and sum of squares, of any finite size, of the differences from the first advantage."""
 
     def __init__(self, mask: Tensor) -> None:
         self.mask = mask
@@ -217,8 +218,11 @@ class _Moments:
         if self.origin is None and keep.any():
             self.origin = float(advantages.flatten()[keep.flatten().argmax()])
         torch.sub(advantages, keep, alpha=self.origin or 0.0, out=out)
-        self.total += float(out.sum())
-        self.squares += float(out.square().sum())
+        total, squares = float(out.sum()), float(out.square().sum())
+        if not math.isfinite(total + squares):
+            total, squares = float(out.double().sum()), float(out.double().square().sum())
+        self.total += total
+        self.squares += squares
 
     def whiten(self, differences: Tensor) -> None:
         """Turn all differences `[B, T]` into whitened advantages, in place."""
@@ -227,7 +231,7 @@ class _Moments:
             return
         count = int(self.mask.count_nonzero())
         mean = self.total / count
-        # One token and no spread end above, unless they are not finite; those stay NaN.
+        # One token and no spread end above.
         variance = max(self.squares - self.total * mean, 0.0) / max(count - 1, 1)
         scale = 1.0 / math.sqrt(variance + 1e-8)
         for part in row_blocks(self.mask):

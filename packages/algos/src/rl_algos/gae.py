@@ -54,7 +54,7 @@ def compute_gae_advantage_return(
         # With X = (1 - lam) v + lam (A + v) the two recurrences, next value and trace, are one:
         # X_k = (1 - lam) v_k + lam r_k + gamma lam X_{k+1},  A_k + v_k = r_k + gamma X_{k+1}.
         mixed = torch.lerp(value, reward, lam)
-        scan.add_next(reward, mixed, block.keep, gamma, returns, block.steps)
+        scan.add_next(reward, mixed, block.keep, gamma, returns)
         return torch.addcmul(returns, value, block.keep, value=-1, out=advantages)
 
     with torch.no_grad():

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from rl_algos.errors import DTypeError, ShapeError
+from rl_algos.validation import check_finite_rows
 
 GroupIndex = Tensor | Sequence[Hashable] | Any
 """One id per row: a tensor `[B]`, a list, or a numpy array (also of objects). Equal ids make a group."""
@@ -109,10 +110,14 @@ def informative_groups(outcomes: Tensor, index: GroupIndex, counted: Tensor | No
 
 
 def group_stats(scores: Tensor, index: GroupIndex, counted: Tensor) -> GroupStats:
-    """Statistics of `scores` `[B]` per group of `index`, over the rows where `counted` (bool `[B]`) is
-    set."""
+    """Statistics of `scores` `[B]` per group of `index`, over the rows where `counted` (bool `[B]`) is set.
+
+    Raises:
+        NonFiniteError: a score that counts is NaN or infinite.
+    """
     codes, groups = group_codes(index, scores.shape[0])
     codes = codes.to(scores.device)
+    check_finite_rows("the score", scores, counted)
     scores = torch.where(counted, scores.double(), 0)
     total = scores.new_zeros(groups).index_add_(0, codes, scores)
     count = scores.new_zeros(groups).index_add_(0, codes, counted.double())

@@ -11,7 +11,7 @@ from torch import Tensor
 from rl_algos.groups import GroupIndex, group_codes
 from rl_algos.masking import select
 from rl_algos.registry import AdvantageEstimator, register_adv_est
-from rl_algos.validation import check_mask, check_tokens, compute_dtype
+from rl_algos.validation import check_finite_rows, check_mask, check_tokens, compute_dtype
 
 
 @register_adv_est(AdvantageEstimator.OPTIMAL_TOKEN_BASELINE, inputs=("rollout_is_weights",))
@@ -62,11 +62,14 @@ def compute_optimal_token_baseline_advantage(
             energy = energy * select(rollout_is_weights, mask).double().square()
         path = select(energy, mask).cumsum(dim=1)
         returns = select(select(token_level_rewards, mask).double().flip(1).cumsum(dim=1).flip(1), mask)
+        check_finite_rows("a reward to go", returns, mask.any(dim=1))
+        check_finite_rows("the energy of a token", path, mask.any(dim=1))
         codes, groups = group_codes(index, mask.shape[0])
         baselines = _Baselines(returns, path, mask, codes.to(mask.device), groups)
-        advantages = select(returns - baselines.of(handle_zero_tail, epsilon), mask)
         dtype = compute_dtype(token_level_rewards)
-        return advantages.to(dtype), returns.to(dtype)
+        advantages = select(returns - baselines.of(handle_zero_tail, epsilon), mask).to(dtype)
+        check_finite_rows("an advantage", advantages, mask.any(dim=1))
+        return advantages, returns.to(dtype)
 
 
 @register_adv_est(AdvantageEstimator.TIR_OPTIMAL_TOKEN_BASELINE, inputs=("rollout_is_weights",))

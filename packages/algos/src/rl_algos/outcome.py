@@ -9,7 +9,7 @@ from torch import Tensor
 
 from rl_algos.action_scan import row_blocks
 from rl_algos.masking import moments, select
-from rl_algos.validation import check_mask, check_tokens, compute_dtype
+from rl_algos.validation import check_finite_rows, check_mask, check_tokens, compute_dtype
 
 _ELEMENTS = 1 << 18
 
@@ -33,8 +33,9 @@ class Outcome:
         return self.lengths > 0
 
     def to_tokens(self, advantages: Tensor) -> Tensor:
-        """Spread one finite value per row `[B]` over its selected tokens, 0 elsewhere."""
+        """Spread one value per row `[B]` over its selected tokens, 0 elsewhere."""
         column = advantages.to(self.dtype)[:, None]
+        check_finite_rows("the advantage", column, self.counted)
         out = torch.empty(self.mask.shape, dtype=self.dtype, device=self.mask.device)
         for part in row_blocks(self.mask, _ELEMENTS):
             out[part].copy_(self.mask[part].view(torch.uint8)).mul_(column[part])

@@ -35,8 +35,8 @@ def compute_remax_outcome_advantage(
 
     def compute(block: Block, advantages: Tensor, returns: Tensor) -> Tensor:
         sums = discounted_returns(scan, token_level_rewards, block, out=returns)
-        baselines = reward_baselines[block.part, None].to(dtype) * block.keep
-        return torch.sub(sums, baselines, out=advantages)
+        baselines = reward_baselines[block.part, None].to(dtype)
+        return torch.sub(sums, torch.where(block.mask, baselines, 0), out=advantages)
 
     with torch.no_grad():
         return by_blocks(mask, compute, dtype, whiten=False)

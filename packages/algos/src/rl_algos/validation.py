@@ -81,6 +81,23 @@ def check_finite(name: str, x: Tensor, mask: Tensor | None = None) -> None:
         )
 
 
+def check_finite_rows(what: str, x: Tensor, counted: Tensor, first_row: int = 0) -> None:
+    """Raise `NonFiniteError` naming the first row of `x` `[B]` or `[B, T]` that holds NaN or infinity.
+
+    A statistic over rows would carry it to others. `counted` bool `[B]` are the rows that matter; `first_row`
+    is the number of row 0 in what the user passed.
+    """
+    finite = torch.isfinite(x)
+    bad = counted & ~(finite if x.dim() == 1 else finite.all(dim=1))
+    if bool(bad.any()):
+        rows = [int(row) for row in bad.nonzero()[:, 0]]
+        value = x[rows[0]] if x.dim() == 1 else x[rows[0]][~finite[rows[0]]][0]
+        raise NonFiniteError(
+            f"{what} of row {first_row + rows[0]} is {value.item()} ({len(rows)} such row(s)): a reward must "
+            "be a finite number that float32 holds; give the row one, or take it out of response_mask"
+        )
+
+
 def unknown_name(kind: str, name: object, known: Iterable[str]) -> UnknownNameError:
     """Build the error for a name that is not registered: lists what is and the nearest."""
     names = sorted(known)

@@ -174,8 +174,7 @@ class RayPPOTrainer:
         A subclass changes `scores`, or puts `token_level_rewards` `[B, R]` to reward single tokens.
         """
         with timed(self.metrics, "reward"):
-            result = self.scoring.by_rule(batch)
-            raw = result.scores + self.scoring.by_model(batch)
+            raw, result = self.scoring.of(batch)
         lost = without_value(raw, result, f"step {self.global_step}, logs in {self.recorder.run}/logs")
         scores = torch.nan_to_num(raw) + overlong_penalties(self.config, batch["response_lengths"])
         batch.put(raw_scores=raw, scores=scores.masked_fill(lost, 0.0))

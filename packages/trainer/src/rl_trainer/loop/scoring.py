@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import torch
 
@@ -28,6 +30,15 @@ class Scoring:
 
     def __init__(self, rule: WorkerGroup, model: WorkerGroup | None) -> None:
         self.rule, self.model = rule, model
+
+    def of(self, batch: StepBatch, validation: bool = False) -> tuple[torch.Tensor, RewardResult]:
+        """What each row earns by rule and model together, `[B]` float32, and what the rule said of it.
+
+        A sum that is not finite (a model's NaN, a rule's 1e308) is no value: NaN.
+        """
+        result = self.by_rule(batch, validation)
+        scores = result.scores + self.by_model(batch)
+        return scores.masked_fill(~scores.isfinite(), math.nan), result
 
     def by_rule(self, batch: StepBatch, validation: bool = False) -> RewardResult:
         """What the rule reward says of each row; of validation, what validation's says."""
@@ -88,6 +99,6 @@ def greedy_scores(batch: StepBatch, rollouts: Rollouts, scoring: Scoring) -> tup
     wanted = set(batch.uids)
     prompts = batch.prompts[np.array([uid in wanted for uid in batch.prompts.non_tensor_batch["uid"]])]
     greedy, measured = rollouts.sample(prompts, [greedy_sampling()])
-    scores = scoring.by_rule(greedy).scores + scoring.by_model(greedy)
+    scores, _ = scoring.of(greedy)
     score_of = dict(zip(greedy.uids, torch.nan_to_num(scores).tolist(), strict=True))
     return torch.tensor([score_of[uid] for uid in batch.uids]), measured

@@ -78,7 +78,7 @@ class Validator:
         held_out = [dataset[i] for i in range(len(dataset))]
         prompts = to_prompts(self.collate_fn(held_out), [f"val-{i}" for i in range(len(held_out))])
         batch, measured = self.rollouts.sample(prompts, samplings, "val")
-        scores = self.scoring.by_rule(batch, validation=True).scores + self.scoring.by_model(batch)
+        scores, _ = self.scoring.of(batch, validation=True)
         rows = sample_rows(batch, scores, self.tokenizer, len(samplings))
         longest = config.data.max_response_length
         return with_tokens(rows, batch, self.tokenizer, len(samplings), longest), measured

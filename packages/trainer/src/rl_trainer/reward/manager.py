@@ -46,7 +46,8 @@ class RewardResult:
     first_failure: str = ""
 
     def components(self, keys: Sequence[str]) -> torch.Tensor:
-        """Numbers of the function's dict as components of the reward, `[B, K]` float32; missing ones are 0.
+        """Numbers of the function's dict as components of the reward, `[B, K]` float32; what is missing or
+        not finite is 0.
 
         Raises:
             RewardError: no row has the number.
@@ -57,7 +58,8 @@ class RewardResult:
             raise RewardError(
                 f"algorithm.gdpo_reward_keys names {missing}; the reward function gave {list(columns)}"
             )
-        return torch.from_numpy(np.nan_to_num(np.stack([columns[key] for key in keys], axis=1))).float()
+        found = torch.stack([torch.from_numpy(columns[key]).float() for key in keys], dim=1)
+        return torch.nan_to_num(found, posinf=0.0, neginf=0.0)
 
     def metrics(self) -> dict[str, float]:
         """Mean of each further number, and failures by kind."""

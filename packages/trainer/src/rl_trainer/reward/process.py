@@ -16,6 +16,8 @@ from typing import Any, cast
 from ..errors import RewardError
 from .scores import BUILT_IN
 
+LARGEST = (2 - 2**-23) * 2.0**127  # in float32, as which scores travel
+
 RewardFunction = Callable[..., Any]
 Outcome = dict[str, float] | str  # a row's numbers, or the kind of its failure
 ROW_ARGUMENTS = ("data_source", "solution_str", "ground_truth", "extra_info")
@@ -63,7 +65,7 @@ def _remark(value: object) -> str:
     return (
         ""
         if value is None
-        else f"it returned {value!r:.200}, not a finite number or a dict with one as score"
+        else f"it returned {value!r:.200}, not a finite number (of float32) or a dict with one as score"
     )
 
 
@@ -72,7 +74,7 @@ def read_score(value: object) -> Outcome:
     numbers = value if isinstance(value, Mapping) else {"score": value}
     plain = {str(name): _plain(number) for name, number in numbers.items()}
     read = {name: float(number) for name, number in plain.items() if isinstance(number, (int, float))}
-    return read if math.isfinite(read.get("score", math.nan)) else "no_value"
+    return read if abs(read.get("score", math.nan)) <= LARGEST else "no_value"
 
 
 def takes_lists(function: RewardFunction) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
@@ -43,6 +44,7 @@ def as_result(value: Returned, data: DataProto) -> RewardResult:
     scores = value.detach().float().cpu()
     if scores.dim() == 2:
         scores = _at_the_end(scores, data)
+    scores = scores.masked_fill(~scores.isfinite(), math.nan)
     kept = {name: column for name, column in extras.items() if _numeric(column)}
     numbers = {name: np.asarray(column, dtype=np.float64) for name, column in kept.items()}
     return RewardResult(scores, numbers, {"no_value": int(scores.isnan().sum())})
